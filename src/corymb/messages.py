@@ -124,6 +124,7 @@ def snapshot_from_bytes(data: bytes) -> Snapshot:
 
 def snapshot_from_tree(tree: Tree) -> Snapshot:
     """The snapshot for a tree from `snapshot_to_tree`; raises WireError for any other tree."""
+    tree = {"units": "", **tree} if isinstance(tree, dict) else tree  # earlier run folders do not have it
     tree = _checked(tree, _SNAPSHOT, "snapshot")
     if len({len(rows) for rows in tree["models"].values()}) != 1:
         raise WireError("The parameters of the snapshot's models differ in their number of rows: wanted k for each.")
@@ -151,6 +152,7 @@ _SNAPSHOT: Mapping[str, Callable[[Any], bool]] = {
     "carry": _is_params,
     "notes": lambda value: isinstance(value, dict),
     "fingerprint": lambda value: isinstance(value, str),
+    "units": lambda value: isinstance(value, str),
     "seed": lambda value: type(value) is int,
     "clock": lambda value: type(value) is int,
 }

@@ -31,6 +31,8 @@ NAMED: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (Examples, Sha
 HEADER_LIMIT = 16 * 2**20
 """The most bytes of a header. JSON grows in memory when it is parsed, unlike tensors; this bounds a message's cost."""
 DEPTH_LIMIT = 64
+SCRIPT = "__main__"
+"""The module that a started script or a notebook is; every process has its own."""
 _KEY = "corymb"
 
 
@@ -43,11 +45,24 @@ class NotAllowed(WireError):
 
     def __init__(self, place: str, allow: Sequence[str]) -> None:
         super().__init__(f"{place[:80]!r} is not in a package that may be named here: {', '.join(allow) or 'none'}.")
-        self.package = place.partition(":")[0].partition(".")[0][:80]
+        self.package = package_of(place)
 
 
 class NotHere(WireError):
     """A message names something that its reader does not have."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"There is no {place[:80]!r} here: both sides must have the same version of it.")
+        self.package = package_of(place)
+
+
+def package_of(place: str) -> str:
+    """The package of `module:name`.
+
+    >>> package_of("mylib.rounds:train")
+    'mylib'
+    """
+    return place.partition(":")[0].partition(".")[0][:80]
 
 
 def pack(tree: Tree) -> bytes:
@@ -142,7 +157,7 @@ def find(place: str, allow: Sequence[str]) -> Any:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
-        raise NotHere(f"There is no {place[:80]!r} here: both sides must have the same version of it.") from None
+        raise NotHere(place) from None
     home = getattr(found, "__module__", None)
     if home != module:  # names that a module merely imports are refused
         raise WireError(f"{place[:80]!r} is defined in {home}: name it there.")

@@ -9,6 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import corymb
 from corymb.algorithms import IFCA, moment_descent
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.moment_descent import MomentDescent
@@ -503,8 +504,10 @@ def test_it_requires_a_linear_model():
     network = tiny.federation(
         "vectorised", Regression(Network(mlp(3, [4], 1), dtype=torch.float64)), tiny.regression((30,) * 12)
     )
-    with pytest.raises(InvalidInput, match="Moment descent needs linear regression"):
+    with pytest.raises(InvalidInput, match="Moment descent needs linear regression: use model"):
         list(drive(MomentDescent(k=2), network))
+    with pytest.raises(InvalidInput, match=r"but these labels are classes: .* task='regression' if they are numbers"):
+        corymb.fit(MomentDescent(k=2), (np.eye(4).repeat(12, 0), np.arange(48) % 2, np.arange(48) // 4))
 
 
 @pytest.mark.parametrize(

@@ -498,7 +498,7 @@ def test_a_client_silent_in_a_refinement_keeps_its_cluster_and_is_served(engine)
     """Half of all replies are lost: every client has a cluster and a model all the same."""
     fed = Federation(inject(lines(engine)._engine, [Fault("dropout", share=0.5, always=False)], seed=2))
     *_, at = drive(QUICK, fed, seed=3)
-    served = fed.evaluation().clients.map(SRFCA.serve, at.models, each(at.labels), None)
+    served = fed.evaluation().clients.map(serve_refined, at.models, each(at.labels), None)
     assert len(served.clients) == len(fed.clients)
     assert not served.rejected
     assert {name for name in (row["reason"] for row in fed.ledger.rejected) if "finite" in name} == set()

@@ -156,8 +156,18 @@ def test_kfed_requires_enough_centres():
     x, _ = two_heaps([4, 4])
     with pytest.raises(InvalidInput, match="model 'shift'"):
         last(KFed(k=2), Affine(2), data_of(x, [4, 4]))
-    with pytest.raises(InvalidInput, match="centres from clients"):
+    with pytest.raises(InvalidInput, match=r"got 4 centres of 2 examples or more .* lower k or centres .*, or least"):
         last(KFed(k=9, centres=2), Shift(2), data_of(x, [4, 4]))
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+@pytest.mark.parametrize("algorithm", [KFed(k=2), UIFCA(k=2, density="gaussian", rounds=3, init="kfed")])
+def test_examples_far_from_zero_keep_their_digits(algorithm, engine):
+    x, y = two_heaps([20, 24, 18])
+    owner = torch.repeat_interleave(torch.arange(3), torch.tensor([20, 24, 18]))
+    data = FederatedDataset.from_arrays((x + 3e4).numpy(), y.numpy(), owner.numpy(), scale="none")
+    run = fit(algorithm, data, engine=engine)
+    assert run.metrics["purity"] == run.metrics["test_purity"] == 1
 
 
 def table(unit):

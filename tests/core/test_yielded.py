@@ -88,6 +88,18 @@ MISTAKES = {
     r"carry\['m'\] is a dict: wanted a tensor. Give each tensor a name": lambda at, replies: replace(
         at, carry={"m": at.models}
     ),
+    "labels must be -1 .* to 0 for 1 models": lambda at, replies: replace(at, labels=at.labels * 0 + 1),
+    "labels must be -1 .none. to 0": lambda at, replies: replace(at, labels=at.labels * 0 - 2),
+    "models are empty: wanted at least one model. If nothing is trained": lambda at, replies: replace(at, models={}),
+    "models have no rows": lambda at, replies: replace(at, models=take(at.models, slice(0))),
+    "models differ in their number of rows, {'a': 1, 'b': 2}": lambda at, replies: replace(
+        at, models={"a": torch.ones(1), "b": torch.ones(2)}
+    ),
+    r"shares have shape \[3, 4\]: wanted \[3, 1\]": lambda at, replies: replace(at, shares=torch.ones(3, 4)),
+    r"carry\['best'\] is a sparse tensor": lambda at, replies: replace(at, carry={"best": torch.eye(2).to_sparse()}),
+    r"notes has the key 3": lambda at, replies: replace(at, notes={3: "x"}),
+    r"notes\['a'\]\['b'\] is a set: notes are plain": lambda at, replies: replace(at, notes={"a": {"b": {1}}}),
+    r"notes\['a'\]\[0\] is a Tensor": lambda at, replies: replace(at, notes={"a": [replies.value.note]}),
     r"notes\['loss'\] is a Tensor: notes are plain": lambda at, replies: replace(
         at, notes={"loss": replies.value.note}
     ),

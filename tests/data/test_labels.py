@@ -51,6 +51,7 @@ def test_what_occurs_decides(values, options, wanted):
     ("values", "options", "complaint"),
     [
         ([0.0, 0.5], {"task": "classification"}, "The label in row 1 is 0.5: classes are integers or text"),
+        ([0.0, 0.5], {"task": "density"}, "row 1 is 0.5: where examples are clustered, labels are their true clusters"),
         ([0.0, np.nan], {}, "The label in row 1 is missing"),
         ([0.0, -np.inf], {}, "The label in row 1 is -inf: wanted a finite number or text"),
         (["1", "dog"], {"task": "regression"}, "The label in row 1 is the text 'dog': regression needs numbers"),

@@ -104,6 +104,16 @@ def test_only_functions_on_the_allow_list_are_run():
     assert unpack(allowed.answer(request), ("tests", "corymb"))["kind"] == "parts"
 
 
+@pytest.mark.parametrize("allow", [(), ("__main__",)])
+def test_a_function_of_a_script_is_refused_with_advice_that_can_work(allow):
+    name = b"tests.engines.test_node:not_for_nodes"
+    in_script = b"__main__:not_for_nodes".ljust(len(name), b"_")  # as long, so that the message stays well-formed
+    reply = unpack(opened(node(allow=allow)).answer(pack(visit((0, 1), fn=not_for_nodes)).replace(name, in_script)))
+    assert reply["never"]
+    assert "put it into a module that the node has too" in reply["why"]
+    assert "--allow" not in reply["why"]
+
+
 def test_a_repeated_message_gets_the_same_reply_and_is_run_once():
     there = opened(node())
     first = there.answer(pack(visit((0, 1))))

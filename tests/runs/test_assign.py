@@ -62,6 +62,17 @@ def newcomers(images, m=FEW, labels=None):
         yield number % 4, turned(x[mine], number % 4), y[mine] if labels is None else labels(rng, m)
 
 
+@pytest.mark.parametrize("seed", [3, 9, 10])
+def test_targets_without_noise_fit_to_the_last_digits(seed):
+    rng = np.random.default_rng(seed)
+    x, client = rng.normal(size=(300, 2)), np.arange(300) % 6
+    y = 1e9 * (x[:, 0] * np.where(client % 2, 1, -1) + x[:, 1])
+    run = corymb.fit(corymb.configure("ifca", (x, y, client), k=2), (x, y, client))
+    answers = [run.assign(x[client == one], y[client == one]) for one in range(6)]
+    assert [answer.cluster for answer in answers] == list(run.labels.values())
+    assert run.assign(x[client == 0] * [2.0, 0.5], y[client == 0]).cluster is None
+
+
 def test_new_clients_find_their_cluster(run, images):
     labels = {quarter: run.snapshot.labels[12 * quarter].item() for quarter in range(4)}
     answers = [(labels[quarter], run.assign(x, y)) for quarter, x, y in newcomers(images)]

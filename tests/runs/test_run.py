@@ -196,8 +196,20 @@ def test_rows_by_name_are_examples():
 def test_a_client_that_never_took_part_has_no_model():
     run = fit(corymb.IFCA(k=2, rounds=1, participants=2), small.arrays())
     name = next(name for name, label in run.labels.items() if label < 0)
-    with pytest.raises(InvalidInput, match="never took part"):
+    best = int(run.losses[run.names.index(name)].argmin())
+    with pytest.raises(InvalidInput, match=rf"no reply of it was accepted in a round.*: {best} fits its training"):
         run.predict([[1.0, 2.0]], client=name)
+
+
+def test_the_model_of_an_empty_cluster_predicts_with_a_warning(caplog):
+    run = fit(corymb.IFCA(k=3, rounds=2, repair=False), small.arrays())
+    (empty,) = {0, 1, 2} - set(run.sizes)
+    for _ in range(2):
+        run.predict([[1.0, 2.0]], cluster=empty)
+        run.predict([[1.0, 2.0]], cluster=next(iter(run.sizes)))
+    assert [line for line in caplog.messages if "no client is in" in line] == [
+        f"no client is in cluster {empty}: its model may not be trained (run.sizes has the others)"
+    ]
 
 
 def test_one_model_is_also_that_of_a_client_that_never_took_part(tmp_path):
@@ -415,3 +427,30 @@ def test_many_examples_are_predicted_block_by_block(monkeypatch):
     )
     assert np.allclose(run.predict_proba(x, cluster=0), want, atol=1e-6)
     assert sizes == [100, 20]
+
+
+@pytest.mark.parametrize("refinements", [0, 1])
+def test_a_saved_run_of_sr_fca_predicts_and_assigns_with_its_clusters(tmp_path, refinements):
+    x, y, client = small.arrays()
+    local = corymb.Descent(lr=0.3, steps=5)
+    finish = corymb.FedAvg(rounds=3, local=local)
+    algorithm = corymb.SRFCA(threshold="gap", refinements=refinements, rounds=2, local=local, finish=finish)
+    run = fit(algorithm, (x, y, client), out=tmp_path / "run")
+    loaded = corymb.Run.load(tmp_path / "run")
+    assert run.served == loaded.served == "assigned"
+    data = corymb.datasets.FederatedDataset.from_arrays(x, y, client)
+    for place, name in enumerate(run.names):
+        rows, labels = data.test.of(place)
+        predicted = loaded.predict(rows, client=name)
+        assert np.array_equal(predicted, run.predict(rows, cluster=run.labels[name]))
+        assert np.mean(predicted == labels.numpy()) == pytest.approx(float(run.scores[place]))
+    assert loaded.assign(x[client == 0], y[client == 0]).nearest == run.labels["0"]
+
+
+def test_a_run_of_sr_fca_that_is_not_refined_yet_serves_own_models():
+    def stop(row):
+        if row["stage"] == "train-1":
+            raise corymb.StopRun
+
+    run = fit(corymb.SRFCA(threshold="gap", rounds=2), small.arrays(), callbacks=stop)
+    assert run.served == "own"

@@ -309,6 +309,21 @@ def test_a_client_that_is_only_large_keeps_its_values():
     assert float(run.scores[4]) < 0.1 * y[client == 4].var()
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_with_most_examples_is_the_rule_and_not_the_exception(engine):
+    rng = np.random.default_rng(0)
+    values = np.r_[rng.normal(size=400), 0.03 + 0.01 * rng.normal(size=9)]
+    data, few = ragged(values, (400, 2, 3, 4)), np.r_[values[:200] * 0.03, values[400:]]
+    few[7] = 1e5
+    found = robust_standard(Federation(engine(NullObjective(), data)), data.features, targets=True)
+    assert not found.excluded
+    assert found.standard.scale.item() == pytest.approx(data.train.x.std(correction=0).item())
+    outlier = ragged(few, (200, 2, 3, 4))  # of its own values, only one is out of proportion
+    found = robust_standard(Federation(engine(NullObjective(), outlier)), data.features, targets=True)
+    assert list(found.excluded) == ["0"]
+    assert found.standard.scale.item() < 0.05
+
+
 def test_an_example_like_none_that_was_trained_on_gets_no_wild_prediction():
     x, y, client = small.prices()
     run = fit(corymb.FedAvg(rounds=10, local=Descent(lr=0.15, steps=10)), (x, y, client))

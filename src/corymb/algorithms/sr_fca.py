@@ -44,17 +44,17 @@ from corymb.algorithms.parts.own_models import publish_own, serve_refined, train
 from corymb.algorithms.parts.then import stages
 from corymb.algorithms.parts.within import within
 from corymb.algorithms.parts.work import Averaging, Work, started_from
-from corymb.algorithms.privately.rounds import check_budget, moved_privately, with_secret
+from corymb.algorithms.privately.rounds import check_budget, moved_privately, past_of, with_secret
 from corymb.clustering.distances import measure_named
 from corymb.clustering.sampled import apart_by_sample, compare_sample, join_nearest
 from corymb.clustering.thresholds import pivot_groups, settle_threshold, threshold_groups
 from corymb.core.averaging import Aggregate, Reduction, check_averaging
-from corymb.core.client import Client, on_client
+from corymb.core.client import Client, ClientFn, on_client
 from corymb.core.federation import Cohort, Federation, Replies, TooFewReplies, each
 from corymb.core.patience import ask_again, ask_again_near
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold
-from corymb.local import Descent
+from corymb.local import Descent, serve_assigned
 from corymb.privacy import Privacy
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
 from corymb.settings import InvalidInput, check_types, require
@@ -122,7 +122,6 @@ class SRFCA:
     costly: bool = False
     """Compare all clients with each other even if that is estimated to take more than an hour, or too much memory."""
 
-    serve = serve_refined
     keeps_memory = True
     rounds_come_last = False
 
@@ -171,7 +170,8 @@ class SRFCA:
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """ONE_SHOT, REFINE R times, then `finish`; with `threshold="auto"` after a search for the clusters."""
         if self.privacy is not None:
-            check_budget(self.privacy, fed, rounds=self.refinements * self.rounds)
+            past = past_of(start, self._private_rounds(start)) if start else ()
+            check_budget(self.privacy, fed, rounds=self.refinements * self.rounds, past=past)
         if start is None:
             cost = pairwise_cost(fed, losses=self.distance == "losses", sample=self.sample)
             warn_or_refuse(cost, f"SR-FCA with {len(fed.clients):,} clients", asked=self.costly)
@@ -182,7 +182,7 @@ class SRFCA:
     def _from_found(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         assert start is not None  # the clusters come from the stage before
         if not start.stage:
-            found = {"found": start.labels, **prefixed("omega", start.models)}
+            found = {"found": start.labels, **prefixed("omega", start.models), **start.account}
             start = replace(start, models=Snapshot.fresh(fed, 1).models, carry=found)
         return self._successive(fed, start)
 
@@ -240,6 +240,7 @@ class SRFCA:
             "known": known.value,
             **({} if self.threshold == "auto" else {"threshold": torch.tensor(threshold, dtype=torch.float64)}),
             **prefixed("omega", part_of(at.carry, "omega")),
+            **at.account,
         }
         notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
         carry |= prefixed("w0", start)
@@ -273,7 +274,7 @@ class SRFCA:
             labels = join_nearest(seen.apart, seen.few, few)
         models = group_mean(take(own.value, own.clients.pick(members.mask)), labels, _copies(start, k))
         carry = {"members": members.ids, "known": seen.known, "few": seen.few, **prefixed("w0", start)}
-        carry |= prefixed("omega", part_of(at.carry, "omega"))
+        carry |= {**prefixed("omega", part_of(at.carry, "omega")), **at.account}
         carry |= {} if self.threshold == "auto" else {"threshold": torch.tensor(threshold, dtype=torch.float64)}
         notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
         return at.next(models=models, labels=self._labelled(at, members, labels), carry=carry, notes=notes)
@@ -288,10 +289,11 @@ class SRFCA:
         work = Work(local=local, averaging=self.averaging)
         assigned = cohort.pick(at.labels)
         if self.privacy is not None:
-            done = (int(at.stage.removeprefix("train-")) - 1) * self.rounds + at.round
+            done = self._private_rounds(at)
             at = with_secret(at, self.privacy)
-            models, notes = moved_privately(self.privacy, fed, cohort, at, models, work, done=done)
-            return at.next(carry={**at.carry, **prefixed("omega", models)}, notes={**notes, "clusters": at.k})
+            models, notes, account = moved_privately(self.privacy, fed, cohort, at, models, work, done=done)
+            carry = {**at.carry, **account, **prefixed("omega", models)}
+            return at.next(carry=carry, notes={**notes, "clusters": at.k})
         guarded = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(assigned, count(models)))
         replies = guarded.map(work_in_cluster, each(models, of=assigned), work=work)
         labels, rows = replies.clients.pick(at.labels), replies.value.value
@@ -304,6 +306,13 @@ class SRFCA:
             models = into_ball(models, start, self.diameter / 2)
         notes = {"train_loss": float(replies.value.loss.mean()), "clusters": at.k}
         return at.next(carry={**at.carry, **prefixed("omega", models)}, notes=notes)
+
+    def _private_rounds(self, at: Snapshot) -> int:
+        """How many private rounds this run has done."""
+        kind, _, refinement = at.stage.rpartition("/")[2].partition("-")
+        if kind not in ("train", "refine"):
+            return 0
+        return (int(refinement) - 1) * self.rounds + (at.round if kind == "train" else self.rounds)
 
     def _averaged(self, rows: Params, labels: Tensor, starts: Params) -> Params:
         if self.aggregate == "trimmed" and self.clip is None:
@@ -336,6 +345,11 @@ class SRFCA:
         }
         labels = fit.clients.put(everybody, merged.labels)
         return at.next(models=merged.models, labels=labels, carry=carry, notes=notes)
+
+    @property
+    def serve(self) -> ClientFn[..., Params]:
+        """Clients keep their own models until they are compared with the clusters'; without that, `finish` trains."""
+        return serve_assigned if self.finish is not None and not self.refinements else serve_refined
 
     @property
     def _warm(self) -> bool:

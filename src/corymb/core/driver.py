@@ -17,12 +17,18 @@ FAILURES_IN_A_ROW = 3
 
 
 def drive(
-    algorithm: Algorithm, fed: Federation, start: Snapshot | None = None, *, seed: int = 0, about: str = ""
+    algorithm: Algorithm,
+    fed: Federation,
+    start: Snapshot | None = None,
+    *,
+    seed: int = 0,
+    about: str = "",
+    units: str = "",
 ) -> Iterator[Snapshot]:
     """Run `algorithm`, from `start` if given; yields a stamped snapshot after every round.
 
     Continuing from any yielded snapshot gives exactly the rest of the uninterrupted run. `about` identifies the data
-    and the model in the fingerprint.
+    and the model in the fingerprint, `units` the data that features are standardised by.
     """
     mark = fingerprint_of(algorithm, about)
     if start is not None and start.fingerprint not in ("", mark):
@@ -41,7 +47,7 @@ def drive(
                 clock, failures = clock + 1, []
                 fed.ledger.rounds += 1
                 fed.set_clock(seed=seed, clock=clock)
-                at = replace(snapshot, fingerprint=mark, seed=seed, clock=clock)
+                at = replace(snapshot, fingerprint=mark, units=units, seed=seed, clock=clock)
                 yield at
             return
         except TooFewReplies as problem:

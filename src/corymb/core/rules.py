@@ -178,7 +178,7 @@ def rows_problem(rows: Tree, verb: Verb) -> str | None:
         return f"reply is {kind}, `sum` wants a Share or Shares: Share(model, weight=...)" if verb == "sum" else None
     weight, label = cast(Tree, rows.weight), cast(Tree, rows.label)  # whatever the client sent
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.shape[1] or not weight.is_floating_point():
-        return f"weight is {_form(weight)}, wanted [k]"
+        return f"weight is {_form(weight)}, wanted [k] of floating point"
     if problem := _label_problem(label):
         return problem
     k = weight.shape[1]
@@ -199,7 +199,7 @@ def part_problem(part: Part, verb: Verb) -> str | None:
         if not isinstance(sums, Sums) or not isinstance(cast(Tree, sums.weight), Tensor):
             return f"part is a {type(sums).__name__}, wanted Sums"
         if not sums.weight.is_floating_point():
-            return f"weight is {_form(sums.weight)}, wanted [k]"
+            return f"weight is {_form(sums.weight)}, wanted [k] of floating point"
         if problem := _label_problem(cast(Tree, sums.label)):
             return problem
         if sums.weight.dim() != 1 or any(leaf.shape[:1] != sums.weight.shape for leaf in leaves(sums.total)):

@@ -16,10 +16,13 @@ from corymb.core.federation import Cohort, Federation
 from corymb.keys import fold
 from corymb.trees import Params, count, stack
 
+ACCOUNT = "privacy account"
+"""The entry of `carry` that every stage hands over: what private rounds have released about the clients so far."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A run after a communication round. `fingerprint`, `seed` and `clock` are stamped by the driver."""
+    """A run after a communication round. `fingerprint`, `units`, `seed` and `clock` are stamped by the driver."""
 
     models: Params
     """k rows."""
@@ -35,6 +38,9 @@ class Snapshot:
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Information about this round for users: plain numbers, strings and lists."""
     fingerprint: str = ""
+    units: str = ""
+    """The fingerprint of the data that features are standardised by, which gives the models their units; empty if
+    unknown."""
     seed: int = 0
     clock: int = 0
 
@@ -50,6 +56,11 @@ class Snapshot:
         """The number of models."""
         return count(self.models)
 
+    @property
+    def account(self) -> dict[str, Tensor]:
+        """The entry of `carry` about the privacy spent so far, if any: it is spent, whoever continues."""
+        return {ACCOUNT: self.carry[ACCOUNT]} if ACCOUNT in self.carry else {}
+
     def next(self, *, labels: tuple[Cohort, Tensor | None] | Tensor | None = None, **changes: Any) -> Snapshot:
         """The snapshot after one more round; `labels` may name only the clients that were asked."""
         if isinstance(labels, tuple):
@@ -62,8 +73,11 @@ class Snapshot:
         return replace(self, round=self.round + 1, **changes)
 
     def handover(self) -> Snapshot:
-        """The start of another algorithm: models, labels, seed and clock stay, the rest is reset."""
-        return replace(self, fingerprint="", stage="", round=0, carry={}, notes={})
+        """The start of another algorithm: models and their units, labels, seed and clock stay, the rest is reset.
+
+        The privacy that was spent on the models stays too.
+        """
+        return replace(self, fingerprint="", stage="", round=0, carry=self.account, notes={})
 
 
 class Algorithm(Protocol):

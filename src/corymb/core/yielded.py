@@ -15,7 +15,7 @@ from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
 PLAIN = (bool, int, float, str, list, tuple, Mapping)
-"""Types that JSON can hold. The contents of lists are not checked, since they may be long."""
+"""Types that JSON can hold. Of a list only the first item is checked, since it may be long."""
 
 
 class Yielded:
@@ -62,19 +62,24 @@ class Yielded:
         self._check_rows("labels", snapshot.labels, n)
         kind = snapshot.labels.dtype
         require(kind == torch.int64, f"{self._run}: labels are {kind}: wanted int64.")
+        inside = bool(((snapshot.labels >= -1) & (snapshot.labels < snapshot.k)).all())
+        require(inside, f"{self._run}: labels must be -1 (none) to {snapshot.k - 1} for {snapshot.k} models.")
         if snapshot.shares is not None:
             self._check_rows("shares", snapshot.shares, n)
+            shape, wanted = list(snapshot.shares.shape), [n, snapshot.k]
+            require(shape == wanted, f"{self._run}: shares have shape {shape}: wanted {wanted}, a column per model.")
         carry: Mapping[str, object] = snapshot.carry
         for name, value in carry.items():
             hint = " Give each tensor a name of its own (corymb.trees.prefixed)." if isinstance(value, Mapping) else ""
             require(
                 isinstance(value, Tensor), f"{self._run}: carry[{name!r}] is {_kind(value)}: wanted a tensor.{hint}"
             )
-        for name, value in snapshot.notes.items():
-            require(
-                value is None or isinstance(value, PLAIN),
-                f"{self._run}: notes[{name!r}] is {_kind(value)}: notes are plain numbers, text and lists, such as "
-                "float(losses.mean()) or labels.tolist().",
+            dense = isinstance(value, Tensor) and value.layout == torch.strided
+            require(dense, f"{self._run}: carry[{name!r}] is a sparse tensor: give it dense (value.to_dense()).")
+        for place, wrong in _not_plain(snapshot.notes):
+            raise InvalidInput(
+                f"{self._run}: notes{place} {wrong}: notes are plain numbers, text and lists, by name, such as "
+                "float(losses.mean()) or labels.tolist()."
             )
 
     def _check_rows(self, what: str, value: object, n: int) -> None:
@@ -89,8 +94,18 @@ class Yielded:
     def _check_models(self, models: object, last: Params) -> None:
         if not isinstance(models, Mapping) or not all(isinstance(value, Tensor) for value in models.values()):
             raise InvalidInput(f"{self._run}: models are {_kind(models)}: wanted a dict of tensors, each with k rows.")
-        if models.keys() != self._like.keys():
-            return  # not models of the objective: centres, for example
+        if models.keys() == self._like.keys():  # else they are not models of the objective: centres, for example
+            self._check_like_the_objectives(models, last)
+        rows = {name: len(value) if value.dim() else 0 for name, value in models.items()}
+        require(
+            min(rows.values(), default=0) > 0,
+            f"{self._run}: models {'have no rows' if rows else 'are empty'}: wanted at least one model. If nothing is "
+            "trained, keep those of Snapshot.fresh(fed, 1) and put values into carry.",
+        )
+        alike = len({*rows.values()}) == 1
+        require(alike, f"{self._run}: models differ in their number of rows, {rows}: wanted k rows of each.")
+
+    def _check_like_the_objectives(self, models: Mapping[str, Tensor], last: Params) -> None:
         for name, value in models.items():
             shape, kind = self._like[name].shape, last.get(name, self._like[name]).dtype
             require(
@@ -109,6 +124,19 @@ class Yielded:
     def _like(self) -> Params:
         """A model of the objective, for its shapes and types."""
         return self._fed.objective.init(self._fed.key("models"))
+
+
+def _not_plain(value: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Where a note holds what JSON cannot, and what that is."""
+    if value is not None and not isinstance(value, PLAIN):
+        yield place, f"is {_kind(value)}"
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                yield place, f"has the key {name!r}"
+            yield from _not_plain(inner, f"{place}[{name!r}]")
+    elif isinstance(value, (list, tuple)) and value:
+        yield from _not_plain(value[0], f"{place}[0]")
 
 
 def _short(kind: torch.dtype) -> str:

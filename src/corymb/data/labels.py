@@ -54,6 +54,12 @@ def read_labels(
     tasks = ("auto", "classification", "regression", "density")
     require(task in tasks, f"task={task!r}: wanted one of {', '.join(map(repr, tasks))}.")
     if task == "density":  # the labels are true clusters, used only in evaluation
+        for row in _decimal(cells)[:1]:
+            raise InvalidInput(
+                f"The label in {where(int(row))} is {numeral(float(cells.values[row]))}: where examples are clustered, "
+                "labels are their true clusters, integers or text. Leave the column out by naming the features "
+                "(--features a,b), or rename it to use it as a feature."
+            )
         return read_labels(cells, clients, "classification", classes, where)._replace(task="density")
     _check_present(cells, where)
     if task == "auto" and not classes:
@@ -194,12 +200,19 @@ def _targets(cells: Column, where: RowName) -> Tensor:
         return torch.from_numpy(cells.values.astype(np.float32))
 
 
+def _decimal(cells: Column) -> Array:
+    """The rows of numbers with decimals, if all labels are numbers."""
+    if np.isin(cells.kinds, [Kind.TEXT, Kind.DATE, Kind.TRUTH]).any():
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(cells.values != np.floor(cells.values))
+
+
 def _named(cells: Column, where: RowName) -> tuple[tuple[str, ...], Array]:
     """The classes that occur, with numbers in numerical order, and each label's index among them."""
     if np.isin(cells.kinds, [Kind.TEXT, Kind.DATE, Kind.TRUTH]).any():
         texts, codes = np.unique([cells.text(row) for row in range(len(cells.kinds))], return_inverse=True)
         return tuple(str(text) for text in texts), codes.astype(np.int64)
-    for row in np.flatnonzero(cells.values != np.floor(cells.values))[:1]:
+    for row in _decimal(cells)[:1]:
         raise InvalidInput(
             f"The label in {where(int(row))} is {numeral(float(cells.values[row]))}: classes are integers or text; for "
             "targets use task='regression'."

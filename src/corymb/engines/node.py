@@ -29,7 +29,7 @@ from corymb.messages import OURS, call_from_tree, part_to_tree
 from corymb.objectives.recipe import made_from
 from corymb.settings import InvalidInput, first_line, require
 from corymb.trees import Tree
-from corymb.wire import NotAllowed, NotHere, WireError, pack, unpack
+from corymb.wire import SCRIPT, NotAllowed, NotHere, WireError, pack, unpack
 
 log = logging.getLogger(__name__)
 OPENED = "session.safetensors"
@@ -280,6 +280,11 @@ def refusal(why: str, *, unknown: bool = False, never: bool = False) -> bytes:
 
 def _remedy(problem: Exception) -> str:
     """What the node's owner can do about a name that is not allowed or not found."""
+    if isinstance(problem, (NotAllowed, NotHere)) and problem.package == SCRIPT:
+        return (
+            " It is defined in the script that was started, which no other process can import: put it into a module "
+            "that the node has too, import it from there, and allow that module."
+        )
     if isinstance(problem, NotAllowed):
         return (
             f" The node's owner can allow it: --allow {problem.package} (federation.toml: allow), and restart the node."

@@ -27,7 +27,7 @@ from corymb.messages import OURS, call_to_tree, part_from_tree
 from corymb.objectives.recipe import recipe_of
 from corymb.settings import InvalidInput, fingerprint, first_line, require
 from corymb.trees import Tree
-from corymb.wire import WireError, pack, unpack
+from corymb.wire import SCRIPT, WireError, pack, package_of, unpack
 
 log = logging.getLogger(__name__)
 HELLO = pack({"kind": "hello"})
@@ -318,7 +318,7 @@ class RemoteEngine:
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Send a message to each node that has any of the clients asked, and yield the parts of their replies."""
-        package = _package(call.fn.name)
+        package = package_of(call.fn.name)
         if package not in self._allow:  # called by a function that the algorithm imports
             self._allow = (*self._allow, package)
         asked = {name: places for name, host in self._hosts.items() if len(places := _places(ids, host.clients))}
@@ -345,7 +345,7 @@ class RemoteEngine:
         """Raise InvalidInput if no node can run a function; if only some cannot, warn that they are rejected."""
         known = self._unable.setdefault(function, set())
         for name, reason in never.items():
-            why = f"{reason}{self._further_packages(name, _package(function))}"
+            why = f"{reason}{self._further_packages(name, package_of(function))}"
             require(not set(self._hosts) <= known | set(never), f"No node can run {function}. Node {name!r}: {why}")
             if name not in known:
                 log.warning("node %s takes no part in %s, and its clients are rejected: %s", name, function, why)
@@ -356,7 +356,8 @@ class RemoteEngine:
         allowed = self._hosts[host].hello.get("allow")
         if not isinstance(allowed, list) or _covers(allowed, package):
             return ""
-        others = [other for other in self._allow if other != package and not _covers(allowed, other)]
+        known = (package, SCRIPT)
+        others = [other for other in self._allow if other not in known and not _covers(allowed, other)]
         options = " ".join(f"--allow {other}" for other in others)
         return f" The algorithm may call functions of other packages too: {options}." if others else ""
 
@@ -483,10 +484,6 @@ class _Waiting:
 def _rejected(clients: Sequence[int], why: str, host: str) -> Part:
     rejected: list[Rejection] = [(client, why) for client in clients]
     return Part(torch.empty(0, dtype=torch.int64), None, rejected, host)
-
-
-def _package(function: str) -> str:
-    return function.partition(":")[0].partition(".")[0]
 
 
 def _covers(allowed: Sequence[Any], package: str) -> bool:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from corymb.privacy.settings import Privacy
 from corymb.settings import InvalidInput
 
@@ -34,36 +37,67 @@ class Release:
         return 0.0 if self.labels is None else self.k / (math.exp(self.labels) + self.k - 1)
 
 
+Account = tuple[tuple[Release, int], ...]
+"""Releases about the same clients, each with its number of rounds."""
+
+
 def release_of(privacy: Privacy, *, rate: float, k: int) -> Release:
     """The release of one round of an algorithm; with one cluster, labels reveal nothing."""
     return Release(privacy.noise, rate, privacy.labels if k > 1 else None, k)
 
 
 @cache
-def spent(release: Release, rounds: int, delta: float) -> float:
-    """ε after this many rounds."""
-    if not rounds:
+def spent(release: Release, rounds: int, delta: float, past: Account = ()) -> float:
+    """ε after this many rounds, and those of the `past`."""
+    account = [(one, times) for one, times in (*past, (release, rounds)) if times]
+    if not account:
         return 0.0
-    if release.noise == 0:
+    if any(one.noise == 0 for one, _ in account):
         return math.inf
     accounting = _accounting()
-    # Labels reveal which clients were drawn, so that there is no amplification by sampling.
-    drawn = release.rate < 1 and release.labels is None
-    event = accounting.GaussianDpEvent(release.noise)
-    if drawn:
-        event = accounting.PoissonSampledDpEvent(release.rate, event)
-    if release.labels is not None:
-        event = accounting.ComposedDpEvent([event, accounting.RandomizedResponseDpEvent(release.blur, release.k)])
     from dp_accounting import rdp
 
-    accountant = rdp.RdpAccountant(WHOLE if drawn else FINE, accounting.NeighboringRelation.REPLACE_SPECIAL)
-    accountant.compose(event, rounds)
+    orders = WHOLE if any(_sampled(one) for one, _ in account) else FINE
+    accountant = rdp.RdpAccountant(orders, accounting.NeighboringRelation.REPLACE_SPECIAL)
+    for one, times in account:
+        accountant.compose(_event(one, accounting), times)
     return float(accountant.get_epsilon(delta))
 
 
-def affords(privacy: Privacy, release: Release, rounds: int) -> bool:
-    """Whether the budget allows this many rounds."""
-    return privacy.epsilon is None or spent(release, rounds, privacy.delta) <= privacy.epsilon
+def _sampled(release: Release) -> bool:
+    """Whether sampling hides who took part: labels reveal which clients were drawn."""
+    return release.rate < 1 and release.labels is None
+
+
+def _event(release: Release, accounting: Any) -> Any:
+    event = accounting.GaussianDpEvent(release.noise)
+    if _sampled(release):
+        return accounting.PoissonSampledDpEvent(release.rate, event)
+    if release.labels is None:
+        return event
+    return accounting.ComposedDpEvent([event, accounting.RandomizedResponseDpEvent(release.blur, release.k)])
+
+
+def affords(privacy: Privacy, release: Release, rounds: int, past: Account = ()) -> bool:
+    """Whether the budget allows this many rounds after those of the `past`."""
+    return privacy.epsilon is None or spent(release, rounds, privacy.delta, past) <= privacy.epsilon
+
+
+def account_to_tensor(account: Account) -> Tensor:
+    """An account as a row of numbers for each release, for snapshots."""
+    rows = [(one.noise, one.rate, one.labels or 0.0, one.k, times) for one, times in account]
+    return torch.tensor(rows, dtype=torch.float64).reshape(-1, 5)
+
+
+def account_from_tensor(rows: Tensor) -> Account:
+    """The account that `account_to_tensor` wrote.
+
+    >>> account = ((Release(2.0, 0.5), 3), (Release(1.0, 1.0, 0.5, 4), 2))
+    >>> account_from_tensor(account_to_tensor(account)) == account
+    True
+    """
+    read = rows.tolist()
+    return tuple((Release(noise, rate, labels or None, int(k)), int(times)) for noise, rate, labels, k, times in read)
 
 
 def _accounting() -> Any:

@@ -36,6 +36,8 @@ SIZES = (1, 2, 5, 10, 20, 50)
 """Numbers of examples for which thresholds are calibrated; others are interpolated."""
 OUTLIER = 0.995
 """A new client is an outlier if this share of the run's clients has a smaller loss."""
+LAST_DIGITS = 32.0
+"""Units in the last place of a target, by which rounding in training and prediction may move a prediction."""
 DRAWS = 2000
 """Approximate number of draws of test examples over all clients, for each size."""
 
@@ -122,9 +124,19 @@ def assign(
     scale = 1.0 if calibration is None else float(calibration.scale)
     likely = torch.softmax(-mean * len(examples.y) / scale, 0).nan_to_num(nan=0.0)
     nearest = int(mean.argmin())
-    threshold = None if calibration is None else _threshold(calibration, len(examples.y))
+    rounding = _rounding(objective, examples.y)
+    threshold = None if calibration is None else max(_threshold(calibration, len(examples.y)), rounding)
     fits = math.isfinite(float(mean[nearest])) and (threshold is None or float(mean[nearest]) <= threshold)
     return Assignment(nearest if fits else None, float(likely[nearest]), nearest, mean.tolist(), threshold)
+
+
+def _rounding(objective: Objective, y: Tensor) -> float:
+    """The squared loss that rounding alone may cause: targets without noise are fitted to the last digits."""
+    if objective.squared is None or not y.is_floating_point():
+        return 0.0
+    y, digit = y.double(), torch.finfo(torch.float32).eps  # targets are kept in single precision
+    squared = (LAST_DIGITS * digit) ** 2 * y.var(correction=0) + (digit * y.mean()) ** 2
+    return float(objective.squared * squared / getattr(objective, "score_unit", 1.0))
 
 
 def _threshold(calibration: Calibration, m: int) -> float:

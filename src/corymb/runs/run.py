@@ -5,6 +5,7 @@ Saving, loading and reporting are called from here: `runs.folder` and `report` d
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -35,11 +36,12 @@ from corymb.runs.folder.own_model import answers_of, check_answers, check_parame
 from corymb.runs.folder.reader import read_run
 from corymb.runs.history import Round, counted, plain, readable, unfinished
 from corymb.runs.learners import MODELS, Model, learner_for
-from corymb.runs.serving import ServedBy, Serving, ask_served, by_blocks, classes_at, predictions, served_in
+from corymb.runs.serving import ServedBy, Serving, ask_served, by_blocks, classes_at, predictions, served_at, served_in
 from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
 
+log = logging.getLogger(__name__)
 OF_EXAMPLES = "This run clusters examples, not clients"
 Labelled = tuple[ArrayLike, ArrayLike]
 """Examples of a client and their labels."""
@@ -121,8 +123,7 @@ class Run:
     @property
     def served(self) -> ServedBy:
         """Which model clients use: that of their cluster, a mixture of all models, or their own."""
-        served: ServedBy = self.config["record"]["served"]
-        return served
+        return served_at(self.config["record"]["served"], self.snapshot)
 
     @property
     def seed(self) -> int:
@@ -406,12 +407,24 @@ class Run:
             served = self._served(self._position(client))
         else:
             assert cluster is not None or new is not None
-            served = self.model(
-                self._cluster_of(*new) if new is not None else _integer(cluster, "cluster", "its number")
-            )
+            which = self._cluster_of(*new) if new is not None else _integer(cluster, "cluster", "its number")
+            served = self.model(which)
+            self._warn_if_empty(which)
         features = self._examples(x)
         with torch.no_grad(), torch_quiet(), model_takes(features):
             return predictions(self._objective(), served, features)
+
+    @cached_property
+    def _told_empty(self) -> set[int]:
+        """Clusters that the user was told about."""
+        return set()
+
+    def _warn_if_empty(self, cluster: int) -> None:
+        """Warn once that no client is in a cluster, although others are in some: its model may be as it was drawn."""
+        empty = self.served == "assigned" and cluster not in self.sizes and self.clusters > 0
+        if empty and cluster not in self._told_empty:
+            self._told_empty.add(cluster)
+            log.warning("no client is in cluster %d: its model may not be trained (run.sizes has the others)", cluster)
 
     def _cluster_of(self, x: ArrayLike, y: ArrayLike) -> int:
         answer = self.assign(x, y)
@@ -427,7 +440,8 @@ class Run:
             "The models of this run stayed with its clients and were not saved: only the run returned by fit can "
             "predict.",
         )
-        return served_in(self.snapshot, self.served, position, self.names[position])
+        losses = None if self.losses is None else self.losses[position]
+        return served_in(self.snapshot, self.served, position, self.names[position], losses)
 
     def _objective(self) -> Objective:
         if self.objective is None:

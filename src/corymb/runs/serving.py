@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corymb.algorithms.parts.own_models import is_refined, serve_refined
 from corymb.core.client import ClientFn, Served
 from corymb.core.engine import each
 from corymb.core.federation import Federation
@@ -21,10 +22,10 @@ from corymb.local import serve_assigned, serve_mixture
 from corymb.settings import require
 from corymb.trees import Params, count, map_tensors, take
 
-ServedBy = Literal["assigned", "mixture", "own", "points"]
+ServedBy = Literal["assigned", "mixture", "own", "points", "refined"]
 """`assigned`: the model of the client's cluster. `mixture`: all models, weighted by the client's shares. `own`: a model
 that the client keeps itself. `points`: examples are clustered, and all models are weighted by the shares of the
-client's examples, which it keeps itself."""
+client's examples, which it keeps itself. `refined`: its own model until SR-FCA refines clusters, then `assigned`."""
 Serving = tuple[Federation, ClientFn[..., Params | Served]]
 """The clients of a run, if they keep memory, and the client function that returns the model to use."""
 
@@ -35,7 +36,16 @@ def served_by(algorithm: Algorithm) -> ServedBy:
         return "assigned"
     if labels_points(algorithm):
         return "points"
+    if algorithm.serve is serve_refined:
+        return "refined"
     return "mixture" if algorithm.serve is serve_mixture else "own"
+
+
+def served_at(by: ServedBy, at: Snapshot) -> ServedBy:
+    """How clients are served after a round, if that changes during the run."""
+    if by != "refined":
+        return by
+    return "assigned" if is_refined(at.stage) else "own"
 
 
 def remembers(algorithm: Algorithm) -> bool:
@@ -48,16 +58,29 @@ def labels_points(algorithm: Algorithm | type[Algorithm]) -> bool:
     return hasattr(algorithm, "label_points")
 
 
-def served_in(snapshot: Snapshot, by: ServedBy, position: int, name: str) -> Params | Served:
-    """The model or mixture that a client uses, from a snapshot that holds all models."""
+def served_in(
+    snapshot: Snapshot, by: ServedBy, position: int, name: str, losses: Tensor | None = None
+) -> Params | Served:
+    """The model or mixture that a client uses, from a snapshot that holds all models.
+
+    `losses` of the client under every model tell which cluster to name if it has none.
+    """
     label, shares = int(snapshot.labels[position]), snapshot.shares
     if by == "mixture" and shares is not None and float(shares[position].sum()) > 0:
         return Served(snapshot.models, shares[position] / shares[position].sum())
     require(
         label >= 0 or snapshot.k == 1,
-        f"Client {name!r} has no cluster: it never took part in a round. Choose one instead (cluster=, --cluster).",
+        f"Client {name!r} has no cluster, as no reply of it was accepted in a round. Choose one instead (cluster=, "
+        f"--cluster){_nearest(losses)}.",
     )
     return take(snapshot.models, max(label, 0))  # a single model serves every client, as in the run's scores
+
+
+def _nearest(losses: Tensor | None) -> str:
+    """Name the cluster in which a client has the smallest loss, if that is known."""
+    if losses is None or not losses.isfinite().any():
+        return ""
+    return f": {int(losses.nan_to_num(torch.inf).argmin())} fits its training examples best"
 
 
 def ask_served(fed: Federation, serve: ClientFn[..., Params | Served], at: Snapshot, position: int) -> Params | Served:

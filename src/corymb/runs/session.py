@@ -49,11 +49,11 @@ from corymb.runs.history import (
 from corymb.runs.learners import MODELS, check_model, learner_for, of_standardised
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
-from corymb.runs.own.privacy import check_covered, spent_in
+from corymb.runs.own.privacy import UNACCOUNTED, check_covered, is_private, spent_in
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
 from corymb.runs.progress import EVERY, Beat, SoFar
 from corymb.runs.run import Run
-from corymb.runs.serving import remembers, served_by
+from corymb.runs.serving import remembers, served_at, served_by
 from corymb.runs.standardise import Standard, Standardised, describe_broad, describe_excluded, robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
@@ -79,8 +79,8 @@ DRAWN_ANEW = (
     "from them, give a function that returns the model (lambda: model)"
 )
 STANDARDISED_ANEW = (
-    "features are standardised by these data: if the models of start= were trained on other data, they know other "
-    "units; run.refresh(data) keeps the original standardisation"
+    "features are standardised by these data: models of start= that were trained on other data know other units; "
+    "run.refresh(data) keeps the original standardisation"
 )
 BOUNDED = {
     "sign": "the model's outputs have only one sign: its targets are scaled, but not centred",
@@ -205,10 +205,19 @@ class Session:
         return self.at
 
     def note_handover(self, start: Snapshot) -> None:
-        """Note that features have new units, unless `start` is known to be of the same data by its fingerprint."""
-        if not start.fingerprint and self.standard is not None and self.plan.standard is None:
-            log.warning(STANDARDISED_ANEW)
-            self.schema = self.schema._replace(notes=(*self.schema.notes, STANDARDISED_ANEW))
+        """Note that features have new units, unless those of `start` came from the same data, and what ε leaves out."""
+        anew = self.standard is not None and start.units != self._units(start)
+        unaccounted = is_private(self.plan.algorithm) and not start.account
+        notes = [STANDARDISED_ANEW] * anew + [UNACCOUNTED] * unaccounted
+        for line in notes:
+            log.warning(line)
+        self.schema = self.schema._replace(notes=(*self.schema.notes, *notes))
+
+    def _units(self, start: Snapshot | None) -> str:
+        """The fingerprint of the data that features are standardised by: these, or those of the run continued here."""
+        if self.plan.standard is None:
+            return "" if self.standard is None else self.fingerprint
+        return "" if start is None else start.units
 
     def about_to_start(self, start: Snapshot | None) -> Start:
         """The description of the run for `on_start` callbacks."""
@@ -296,7 +305,8 @@ class Session:
         settings, fed = self.plan.settings, self.fed
         before = Mark.of(fed.ledger, None if start is None else start.labels)
         last = time.perf_counter()
-        for snapshot in beat.over(drive(self.plan.algorithm, fed, start, seed=settings.seed, about=self.about)):
+        identity = {"about": self.about, "units": self._units(start)}
+        for snapshot in beat.over(drive(self.plan.algorithm, fed, start, seed=settings.seed, **identity)):
             after, now = Mark.of(fed.ledger, snapshot.labels), time.perf_counter()
             row = record(snapshot, before, after, now - last, getattr(fed.objective, "loss_unit", None))
             row |= {"refreshed": True} if self._begins_anew() else {}
@@ -461,7 +471,8 @@ class Session:
     @property
     def _has_fits(self) -> bool:
         """Whether the server has the models, so that all of them can be evaluated at all clients."""
-        return served_by(self.plan.algorithm) not in ("own", "points")
+        by = served_by(self.plan.algorithm)
+        return (by if self.at is None else served_at(by, self.at)) not in ("own", "points")
 
     @property
     def _is_needed(self) -> bool:

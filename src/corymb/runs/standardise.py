@@ -14,7 +14,8 @@ and excluded from the mean and scale of that feature, which are computed again.
 Beyond `FAR` standard deviations the values of a feature grow only logarithmically, so that an example unlike any
 training example does not get an extreme prediction. If a client answered "by far", they do so beyond `BEYOND`, so that
 its outliers cannot dominate the training either. A client that is merely large, such as one firm of eleven, keeps its
-values, and its targets count like all others: only "by far" excludes a client's targets.
+values, and its targets count like all others: only "by far" excludes a client's targets. A client with more than half
+of all examples, most of which lie `TWICE` as far out as those of the others, counts: it is the rule, not the exception.
 
 A few clients together may also dominate the variance of the targets, perhaps because their targets are in other units,
 although none of them does so alone. So in the third call every client also returns whether its targets are unusually
@@ -48,6 +49,8 @@ from corymb.trees import Params, map_tensors
 
 TIMES = 3.0
 """A client's deviations are out of proportion if their root mean square is this many times that of all others."""
+TWICE = 2.0
+"""Values this many times as far out as those of all others are a client's rule, if most of its values are."""
 FAR = 20.0
 """Standard deviations beyond which values grow logarithmically, and the ratio that counts as "by far"."""
 BEYOND = 3.0
@@ -199,7 +202,10 @@ def _excess(
     apart, far_apart = (mine * others > times**2 * rest * size for times in (TIMES, FAR))
     real = examples.reshape(-1, *[1] * (values.dim() - 1)) > 0
     graded = ((values != 0) & (values != 1) & real).any(0)
-    over = (mine > rest) & apart & graded & (others > 0)
+    # Most of all values cannot be the exception; a few of them, at a client with most examples, can.
+    beyond = examples.to(squares) @ (squares * others > TWICE**2 * rest).to(squares)
+    usual = (2 * among * size > weight) & (2 * beyond > size)
+    over = (mine > rest) & apart & graded & (others > 0) & ~usual
     return over.to(torch.uint8) + (over & far_apart)
 
 

@@ -30,7 +30,7 @@ def farthest(got: Tree, want: Tree) -> float:
 
 def same_bits(got: Snapshot, want: Snapshot) -> bool:
     """Whether two snapshots are equal bit for bit, in every field."""
-    plain = ("round", "stage", "notes", "fingerprint", "seed", "clock")
+    plain = ("round", "stage", "notes", "fingerprint", "units", "seed", "clock")
     if any(getattr(got, name) != getattr(want, name) for name in plain):
         return False
     trees = [(s.models, s.labels, s.shares, dict(s.carry)) for s in (got, want)]

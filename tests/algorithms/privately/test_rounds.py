@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from corymb import IFCA, SRFCA, FedAvg, FedProx, Privacy
+from corymb.algorithms.parts.restarts import Restarts
 from corymb.algorithms.privately.rounds import SECRET
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
@@ -14,6 +15,7 @@ from corymb.engines import LoopEngine, VectorisedEngine
 from corymb.faults import Fault, inject
 from corymb.local import Descent
 from corymb.objectives import LinearRegression
+from corymb.privacy.accountant import Release, spent
 from corymb.settings import InvalidInput
 from corymb.testing.engines import DOUBLE
 from corymb.testing.small_data import regression
@@ -125,3 +127,39 @@ def test_a_budget_that_allows_nothing_is_refused_before_anything_runs(algorithm)
     with pytest.raises(InvalidInput, match="cost"):
         list(drive(replace(algorithm, privacy=replace(ON, epsilon=0.01)), fed))
     assert fed.ledger.asked == 0
+
+
+@pytest.mark.parametrize("second", [FedAvg, FedProx])
+def test_a_handover_continues_the_account(second):
+    budget = replace(ON, noise=3.0, epsilon=3.0)
+    whole, _ = run(FedAvg(rounds=30, local=LOCAL, participants=0.5, privacy=budget))
+    first, _ = run(FedAvg(rounds=4, local=LOCAL, participants=0.5, privacy=budget))
+    rest, fed = run(second(rounds=30, local=LOCAL, participants=0.5, privacy=budget), start=first[-1].handover())
+    assert len(first) + len(rest) == len(whole)
+    assert fed.ledger.epsilon == rest[-1].notes["epsilon"] == pytest.approx(whole[-1].notes["epsilon"])
+    with pytest.raises(InvalidInput, match=r"does not allow a single round: .* are spent on the models of the start"):
+        run(second(rounds=1, local=LOCAL, participants=0.5, privacy=budget), start=rest[-1].handover())
+
+
+def test_rounds_of_other_noise_and_sampling_add_up():
+    budget = replace(ON, noise=3.0)
+    first, _ = run(FedAvg(rounds=3, local=LOCAL, participants=0.5, privacy=budget))
+    then, _ = run(IFCA(k=1, rounds=2, local=LOCAL, privacy=replace(ON, noise=4.0)), start=first[-1].handover())
+    want = spent(Release(4.0, 1.0), 2, ON.delta, ((Release(3.0, 0.5), 3),))
+    assert then[-1].notes["epsilon"] == want
+    assert max(spent(Release(4.0, 1.0), 2, ON.delta), first[-1].notes["epsilon"]) < want
+    again, _ = run(IFCA(k=1, rounds=2, local=LOCAL, privacy=replace(ON, noise=4.0)), start=then[0])
+    assert again[-1].notes["epsilon"] == want
+
+
+def test_sr_fca_continues_the_account_too():
+    first, _ = run(FedAvg(rounds=2, local=LOCAL, privacy=ON))
+    algorithm = replace(PLAIN["SR-FCA"], privacy=ON)
+    then, _ = run(algorithm, start=first[-1].handover())
+    assert then[-2].notes["epsilon"] == spent(Release(1.0, 1.0), 4, ON.delta, ((Release(1.0, 1.0), 2),))
+    assert run(algorithm, start=then[4])[0][-2].notes == then[-2].notes
+
+
+def test_private_restarts_are_refused():
+    with pytest.raises(InvalidInput, match="not covered by the privacy accounting"):
+        Restarts(inner=FedAvg(privacy=ON), times=2)

@@ -1,7 +1,7 @@
 """A run continues with other examples and clients, and keeps what was learned."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -282,3 +282,25 @@ def test_a_handover_to_other_data_notes_their_new_standardisation(begun, tmp_pat
     caplog.clear()
     for other in (begun.refresh((x * 10, y, client), rounds=1), fit(FAST, small.arrays())):
         assert note not in (*other.schema.notes, *caplog.messages)
+
+
+def test_a_handover_to_the_same_data_needs_no_note(begun, tmp_path, caplog):
+    data = small.arrays()
+    saved = fit(FAST, data, out=tmp_path / "run")
+    starts = [begun.snapshot, begun.snapshot.handover(), corymb.Run.load(saved.folder).snapshot.handover()]
+    for start in starts:
+        run = fit(replace(FAST, rounds=6), data, start=start)
+        assert not [line for line in (*run.schema.notes, *caplog.messages) if "standardised by these data" in line]
+
+
+def test_a_handover_after_a_refresh_notes_the_units_of_the_first_data(begun, caplog):
+    x, y, client = small.arrays()
+    other = (x * 10, y, client)
+    refreshed = begun.refresh(other, rounds=1)
+    for start in (refreshed.snapshot, refreshed.snapshot.handover()):  # its models still know the units of the first
+        caplog.clear()
+        fit(replace(FAST, rounds=6), other, start=start)
+        assert any("standardised by these data" in line for line in caplog.messages)
+    caplog.clear()
+    fit(FAST, (x, y, client), start=refreshed.snapshot.handover())
+    assert not any("standardised by these data" in line for line in caplog.messages)

@@ -6,6 +6,7 @@ import pytest
 
 import corymb
 from corymb import FedAvg, Privacy, Run, fit
+from corymb.algorithms.parts.then import Then
 from corymb.cli.app import main
 from corymb.runs.fit import resume_run
 from corymb.runs.own.callbacks import StopRun
@@ -62,3 +63,31 @@ def test_a_run_without_noise_says_that_nothing_is_private(data):
     run = fit(replace(PRIVATE, rounds=1, privacy=Privacy(noise=0.0)), data, evaluate_every=0)
     assert run.metrics["epsilon"] == float("inf")
     assert json.loads(json.dumps(run.to_dict(), allow_nan=False))["metrics"]["epsilon"] is None
+
+
+def test_a_refreshed_run_continues_the_account(data, tmp_path):
+    free = replace(PRIVATE, rounds=3, privacy=replace(PRIVACY, epsilon=None))
+    whole = fit(replace(free, rounds=5), data, evaluate_every=0)
+    first = fit(free, data, out=tmp_path / "run", evaluate_every=0)
+    for run in (first, Run.load(tmp_path / "run")):
+        later = run.refresh(data, rounds=2)
+        assert later.metrics["epsilon"] == later.ledger.epsilon == whole.metrics["epsilon"]
+        assert later.schema.notes == first.schema.notes
+    spent = fit(PRIVATE, data, evaluate_every=0)
+    with pytest.raises(InvalidInput, match=r": 3.* are spent on the models .*, one round makes it 4.*; raise epsilon"):
+        spent.refresh(data)
+
+
+def test_models_trained_without_privacy_are_noted(data, caplog):
+    plain = fit(FedAvg(rounds=1), data, evaluate_every=0)
+    private = replace(PRIVATE, rounds=1)
+    runs = [fit(private, data, start=plain.snapshot.handover()), plain.refresh(data, algorithm=private)]
+    assert all(any("without privacy" in line for line in run.schema.notes) for run in runs)
+    assert not any("without privacy" in line for line in fit(private, data).schema.notes)
+
+
+def test_a_private_algorithm_inside_another_is_checked_too():
+    x, y, client = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2, np.arange(60) // 5
+    raw = corymb.FederatedDataset.from_arrays(x, y, client, standardise=True)
+    with pytest.raises(InvalidInput, match="means and scales of raw features"):
+        fit(Then(first=PRIVATE, second=PRIVATE), raw)

@@ -62,6 +62,18 @@ def test_the_best_of_the_trials_is_found_and_its_command_runs(table, tmp_path, m
     )
 
 
+@pytest.mark.parametrize(("metric", "best"), [("log_loss", min), ("auc", max)])
+def test_the_metric_that_was_asked_for_decides(table, metric, best):
+    found = tune("fedavg", table, trials=3, params=LR, given=FEW, metric=metric)
+    assert found.metric == metric
+    assert found.score == best(trial.score for trial in found.trials)
+    apart = validation_split(table)
+    again = corymb.fit(found.algorithm, apart, evaluate_every=0)
+    assert found.score == again.metrics[f"test_{metric}"]
+    with pytest.raises(InvalidInput, match="does not fit what is learned"):
+        tune("fedavg", table, trials=1, params=LR, metric="r2")
+
+
 def test_a_study_continues_as_if_it_had_never_stopped(table, tmp_path):
     options = dict(params=LR | {"k": [1, 2]}, given=FEW, model="linear", engine="loop")
     whole = tune("ifca", table, trials=3, **options)

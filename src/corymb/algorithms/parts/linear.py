@@ -11,6 +11,7 @@ from corymb.core.client import Client, Examples, on_client
 from corymb.core.federation import Federation
 from corymb.keys import root
 from corymb.local.penalised import logistic, ridge
+from corymb.objectives.classification import Classification
 from corymb.objectives.linear_form import LinearForm, linear_form, logit_form
 from corymb.settings import InvalidInput
 from corymb.trees import Params
@@ -83,6 +84,9 @@ def _features(form: LinearForm, x: Tensor) -> Tensor:
 def linear_or_refuse(fed: Federation, what: str, instead: str = "") -> LinearForm:
     """The objective's linear form; raises InvalidInput, naming `what`, if it has none."""
     form = linear_form(fed.objective)
+    if form is None and fed.objective.score_name == Classification.score_name:
+        classes = "but these labels are classes: use another algorithm, or task='regression' if they are numbers"
+        raise InvalidInput(f"{what} needs linear regression, {classes}{instead}.")
     if form is None:
         raise InvalidInput(f"{what} needs linear regression: use model 'linear-regression' or 'linear'{instead}.")
     return form

@@ -32,3 +32,13 @@ def serve_refined(client: Client, models: Params, label: Tensor, share: Tensor |
     own: Params = client.memory.get("own", assigned)
     refined = client.memory.get("refined", torch.zeros((), dtype=torch.bool, device=client.train.weight.device))
     return tree_map(lambda theirs, mine: torch.where(refined, theirs, mine), assigned, own)
+
+
+def is_refined(stage: str) -> bool:
+    """Whether clients have been compared with the clusters' models in an SR-FCA run that is at this stage.
+
+    >>> [is_refined(stage) for stage in ("alone", "train-1", "refine/refine-1", "train-2", "finish")]
+    [False, False, True, True, True]
+    """
+    kind, _, number = stage.rpartition("/")[2].partition("-")
+    return kind in ("refine", "finish") or (kind == "train" and number != "1")

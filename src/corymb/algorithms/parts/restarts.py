@@ -99,6 +99,8 @@ class Restarts:
         check_types(self)
         require(self.times >= 1, f"times must be at least 1, got {self.times}.")
         require(not isinstance(self.inner, Restarts), "Restarts of Restarts: give the product of their times to one.")
+        private = getattr(self.inner, "privacy", None) is not None
+        require(not private, "restarts are not covered by the privacy accounting: leave Restarts out.")
 
     @property
     def serve(self) -> ClientFn[..., Params | Served]:

@@ -21,12 +21,20 @@ from corymb.algorithms.parts.work import Averaging, Weights, Work
 from corymb.algorithms.privately.clients import ClientPrivacy, choose_and_work_privately, work_on_own_privately
 from corymb.core.averaging import Aggregate
 from corymb.core.federation import Cohort, Federation, check_participants, each
-from corymb.core.snapshot import Snapshot
+from corymb.core.snapshot import ACCOUNT, Snapshot
 from corymb.core.sums import Sums
 from corymb.keys import Key, fold, root
 from corymb.local import Descent
 from corymb.privacy import Privacy
-from corymb.privacy.accountant import Release, affords, release_of, spent
+from corymb.privacy.accountant import (
+    Account,
+    Release,
+    account_from_tensor,
+    account_to_tensor,
+    affords,
+    release_of,
+    spent,
+)
 from corymb.privacy.sums import Released, released
 from corymb.settings import require
 from corymb.trees import Params, add, map_tensors
@@ -79,20 +87,26 @@ class PrivatePlan(NamedTuple):
     privacy: Privacy
     release: Release
     clients: int
+    past: Account
+    """What earlier algorithms, or this one on earlier data, released about the same clients."""
 
     @staticmethod
-    def of(privacy: Privacy, fed: Federation, *, participants: int | float | None, k: int) -> PrivatePlan:
+    def of(
+        privacy: Privacy, fed: Federation, *, participants: int | float | None, k: int, past: Account
+    ) -> PrivatePlan:
         """The plan for the clients of a federation."""
         n = len(fed.clients)
         privacy.check_clients(n)
-        return PrivatePlan(privacy, release_of(privacy, rate=_rate(participants, n), k=k), n)
+        return PrivatePlan(privacy, release_of(privacy, rate=_rate(participants, n), k=k), n, past)
 
     def may_go_on(self, done: int) -> bool:
         """Whether the budget allows one more round. Logs if it does not; raises if it never allowed one."""
-        if affords(self.privacy, self.release, done + 1):
+        if affords(self.privacy, self.release, done + 1, self.past):
             return True
         next_one, budget = self.epsilon(done + 1), self.privacy.epsilon
-        require(done > 0, f"epsilon={budget} does not allow a single round, which costs {next_one:.3g}: raise noise.")
+        before = f"{self.epsilon(0):.3g} are spent on the models of the start, one round makes it {next_one:.3g}"
+        why = f": {before}; raise epsilon" if self.past else f", which costs {next_one:.3g}: raise noise"
+        require(done > 0, f"epsilon={budget} does not allow a single round{why}.")
         log.warning(
             "the privacy budget is spent: ε is %.3g, one round more would make it %.3g, the budget is %g",
             self.epsilon(done),
@@ -103,11 +117,15 @@ class PrivatePlan(NamedTuple):
 
     def epsilon(self, done: int) -> float:
         """ε after `done` rounds."""
-        return spent(self.release, done, self.privacy.delta)
+        return spent(self.release, done, self.privacy.delta, self.past)
+
+    def account(self, done: int) -> dict[str, Tensor]:
+        """The entry of a snapshot's carry after `done` rounds, by which later rounds know what was spent."""
+        return {ACCOUNT: account_to_tensor((*self.past, (self.release, done)))}
 
     def notes(self, fed: Federation, done: int, *, last: bool) -> dict[str, Any]:
         """The notes of a round; a spent budget is noted only if another round was planned."""
-        epsilon, over = self.epsilon(done), not affords(self.privacy, self.release, done + 1)
+        epsilon, over = self.epsilon(done), not affords(self.privacy, self.release, done + 1, self.past)
         fed.ledger.epsilon = epsilon
         finite = epsilon if epsilon < torch.inf else None
         return {"epsilon": finite, "delta": self.privacy.delta, **({BUDGET: "spent"} if over and not last else {})}
@@ -135,6 +153,12 @@ class PrivatePlan(NamedTuple):
         return released(sums.total, sums.weight, self.privacy, blur=self.release.blur, known=known, key=key)
 
 
+def past_of(at: Snapshot, done: int) -> Account:
+    """What was released before the `done` private rounds of this run, the last entry of its account."""
+    account = account_from_tensor(at.carry[ACCOUNT]) if ACCOUNT in at.carry else ()
+    return account[:-1] if done else account
+
+
 def with_secret(at: Snapshot, privacy: Privacy) -> Snapshot:
     """A snapshot that carries the seed of the noise, drawn by the system unless the settings give one."""
     if privacy.secret is not None or SECRET in at.carry:
@@ -155,7 +179,8 @@ def private_rounds(
     `step(fed, t)` is the step size along the sum of gradients, for `averaging="gradients"`.
     """
     assert algorithm.privacy is not None
-    plan = PrivatePlan.of(algorithm.privacy, fed, participants=algorithm.participants, k=at.k)
+    past = past_of(at, at.round)
+    plan = PrivatePlan.of(algorithm.privacy, fed, participants=algorithm.participants, k=at.k, past=past)
     at = with_secret(at, algorithm.privacy)
     for t in range(at.round, algorithm.rounds):
         if not plan.may_go_on(t):
@@ -173,12 +198,13 @@ def private_rounds(
             models = add(at.models, _tied(found.mean(algorithm.privacy.least), everybody, shared))
         sizes = [round(size, 1) for size in found.clients.tolist()]
         notes = plan.notes(fed, t + 1, last=t + 1 == algorithm.rounds) | {"cluster_sizes": sizes}
-        yield (at := at.next(models=models, labels=labels, notes=notes))
+        carry = {**at.carry, **plan.account(t + 1)}
+        yield (at := at.next(models=models, labels=labels, carry=carry, notes=notes))
 
 
-def check_budget(privacy: Privacy, fed: Federation, *, rounds: int) -> None:
+def check_budget(privacy: Privacy, fed: Federation, *, rounds: int, past: Account) -> None:
     """Refuse a plan that would spend more than the budget."""
-    plan = PrivatePlan.of(privacy, fed, participants=None, k=1)
+    plan = PrivatePlan.of(privacy, fed, participants=None, k=1, past=past)
     cost, most = plan.epsilon(rounds), privacy.epsilon
     within = most is None or cost <= most
     require(within, f"{rounds} private rounds cost ε = {cost:.3g}, epsilon is {most}: raise noise, or take fewer.")
@@ -186,12 +212,13 @@ def check_budget(privacy: Privacy, fed: Federation, *, rounds: int) -> None:
 
 def moved_privately(
     privacy: Privacy, fed: Federation, cohort: Cohort, at: Snapshot, models: Params, work: Work, *, done: int
-) -> tuple[Params, dict[str, Any]]:
-    """The models of clusters with known members after one private round, and its notes.
+) -> tuple[Params, dict[str, Any], dict[str, Tensor]]:
+    """The models of clusters with known members after one private round, its notes and its entry of the carry.
 
     Clients are not subsampled within clusters: cluster sizes differ, and so would the sampling rates.
     """
-    plan, k = PrivatePlan.of(privacy, fed, participants=None, k=1), len(next(iter(models.values())))
+    plan = PrivatePlan.of(privacy, fed, participants=None, k=1, past=past_of(at, done))
+    k = len(next(iter(models.values())))
     key = plan.key(at, fed)
     client_privacy = plan.client_privacy(key, models)
     asked, labels = plan.near(cohort, models), cohort.pick(at.labels)
@@ -199,7 +226,7 @@ def moved_privately(
     known = torch.bincount(labels, minlength=k).to(replies.value.weight)
     mean = plan.released(replies.value, fold(key, "noise"), known).mean(privacy.least)
     step = 1.0 if work.averaging == "models" else -work.local.lr
-    return add(models, mean, alpha=step), plan.notes(fed, done + 1, last=True)
+    return add(models, mean, alpha=step), plan.notes(fed, done + 1, last=True), plan.account(done + 1)
 
 
 def _asked(

@@ -106,6 +106,7 @@ def refresh(
     )
     store = None if out is None else RunStore(check_free(Path(out)))
     with session_for(plan, settings.threads, store) as session:
+        session.note_handover(start)
         at = placed_snapshot(_renamed(start, run.names, dataset.names), session.plan.placement)
         session.take_over(_history(run, dataset.names), copy.deepcopy(run.ledger), run.seconds)
         if store is not None:

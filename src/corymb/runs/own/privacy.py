@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.runs.settings import RunSettings
 from corymb.settings import require
 
+UNACCOUNTED = (
+    "ε covers private rounds only: if the models of the start were trained on these clients without privacy, it does "
+    "not cover what they reveal"
+)
+
+
+def is_private(algorithm: Any) -> bool:
+    """Whether an algorithm, or one that it wraps, has private rounds."""
+    inside = [getattr(algorithm, field.name) for field in fields(algorithm)] if is_dataclass(algorithm) else []
+    wrapped = any(hasattr(one, "run") and is_private(one) for one in inside)
+    return wrapped or getattr(algorithm, "privacy", None) is not None
+
 
 def check_covered(algorithm: Algorithm, settings: RunSettings, *, standardises: bool) -> None:
     """Reject settings that would use clients' examples outside the privacy accounting."""
-    if getattr(algorithm, "privacy", None) is None:
+    if not is_private(algorithm):
         return
     uncovered = "privacy does not account for"
     require(

@@ -21,6 +21,7 @@ from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset, as_dataset
 from corymb.data.schema import schema_of
 from corymb.data.validation_split import validation_split
+from corymb.objectives.measures import chosen_metric, higher_is_better
 from corymb.runs.defaults import class_of, configure, name_of
 from corymb.runs.fit import Data, fit
 from corymb.runs.history import counted
@@ -53,7 +54,7 @@ class Tuned:
     score: float
     """Of the best settings."""
     metric: str
-    """What the score is: `accuracy`, say."""
+    """What the score is: the run's `metric`, by default the objective's own, such as `accuracy`."""
     trials: list[Trial]
     command: str
     """The run with the best settings, on the command line."""
@@ -103,6 +104,7 @@ def tune(
     space = space or default_space(first, fixed if isinstance(algorithm, str) else given or {}, len(dataset))
     require(bool(space), f"{name_of(first)} has no settings to tune by default: give params=, --param NAME=RANGE.")
     objective = learner_for(model, schema_of(dataset), dropout=settings.dropout).objective
+    metric = chosen_metric(objective, settings.metric)
     task = _Task(
         algorithm=algorithm,
         data=validation_split(dataset),
@@ -111,10 +113,10 @@ def tune(
         begin=None if params else least,
         fixed=fixed,
         settings=replace(settings, evaluate_every=0),
-        metric=objective.score_name,
+        metric=metric,
     )
     task.configured({name: span.first for name, span in space.items()})  # rejects unknown settings before any trial
-    with _study(task, out, larger=objective.higher_is_better) as study, log_once():
+    with _study(task, out, larger=higher_is_better(objective, metric)) as study, log_once():
         task.search(study, trials, progress)
         best = _best(study)
     if best is None:
@@ -222,10 +224,10 @@ def _study(task: _Task, out: str | os.PathLike[str] | None, *, larger: bool) -> 
     others = [path.name for path in place.iterdir()] if place.is_dir() and not (place / ABOUT).exists() else []
     require(not others, f"{place} is not empty and holds no study: give a new or empty folder.")
     place.mkdir(parents=True, exist_ok=True)
-    about = task.about()
+    about = {"about": task.about(), "metric": task.metric}
     if (place / ABOUT).exists():
         try:
-            before = json.loads((place / ABOUT).read_text(encoding="utf-8")).get("about")
+            before = json.loads((place / ABOUT).read_text(encoding="utf-8"))
         except ValueError:
             before = None
         require(
@@ -233,7 +235,7 @@ def _study(task: _Task, out: str | os.PathLike[str] | None, *, larger: bool) -> 
             f"{place} holds a different study (data, algorithm, settings or ranges differ): give another folder.",
         )
     else:
-        (place / ABOUT).write_text(json.dumps({"about": about, "metric": task.metric}), encoding="utf-8")
+        (place / ABOUT).write_text(json.dumps(about), encoding="utf-8")
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(place / JOURNAL)))
     yield optuna.create_study(study_name="corymb", storage=storage, direction=direction, load_if_exists=True)
 

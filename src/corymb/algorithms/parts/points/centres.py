@@ -72,7 +72,9 @@ def _plus_plus(x: Tensor, weight: Tensor, k: int, key: Key) -> Tensor:
 
 
 def _distances(x: Tensor, centres: Tensor) -> Tensor:
-    """Squared distances of points from centres: m c."""
+    """Squared distances of points from centres: m c. Far from zero, their squares would cancel each other's digits."""
+    middle = centres.mean(0)
+    x, centres = x - middle, centres - middle
     return centres.square().sum(-1) - 2 * x @ centres.mT + x.square().sum(-1, keepdim=True)
 
 
@@ -113,7 +115,7 @@ def nearest_centre(client: Client, x: Tensor) -> Tensor:
     return cluster
 
 
-def group_centres(found: Centres, k: int) -> Tensor:
+def group_centres(found: Centres, k: int, least: int) -> Tensor:
     """k centres of all clients' centres, in float64: farthest-point initialisation, then weighted Lloyd's steps.
 
     The first is the one farthest from the overall mean, so that nothing depends on the order of clients.
@@ -121,8 +123,9 @@ def group_centres(found: Centres, k: int) -> Tensor:
     real = found.number.flatten() > 0
     points, weight = found.at.flatten(0, 1)[real].double(), found.number.flatten()[real].double()
     if len(points) < k:
-        lack = f"k-FED got {len(points)} centres from clients, wanted at least k = {k}"
-        raise InvalidInput(f"{lack}: lower k, or bring clients with more examples.")
+        lack = f"k-FED got {len(points)} centres of {least} examples or more from clients, wanted at least k = {k}"
+        fewer = "lower k or centres (how many each client finds)"
+        raise InvalidInput(f"{lack}: {fewer}, or least (1 lets clients send single examples).")
     apart = (points - weight @ points / weight.sum()).square().sum(-1)
     chosen: list[Tensor] = []
     for _ in range(k):
@@ -149,7 +152,7 @@ def start_from_centres(fed: Federation, models: Params, k: int, number: int, lea
         raise TooFewReplies(
             f"{len(found.clients)} of {len(fed.clients)} clients sent centres, in all fewer than k = {k}"
         )
-    centres = group_centres(Centres(*(part.cpu() for part in found.value)), k).to(like)
+    centres = group_centres(Centres(*(part.cpu() for part in found.value)), k, least).to(like)
     answered = found.clients  # the others have no centres of their own to assign
     ask_again(answered, answered.map(adopt, centres, k=k), lambda late: late.map(adopt, centres, k=k))
     return centres

@@ -10,6 +10,7 @@ from corymb.algorithms.parts.points.labels import members
 from corymb.core.client import Client, Shares, on_client
 from corymb.core.sums import Sums
 from corymb.models.flows.affine import Affine
+from corymb.objectives.measures import wide
 from corymb.trees import Params
 
 MEAN, SQUARE = "mean x", "mean x xᵀ"
@@ -22,9 +23,9 @@ def relabel_and_sum(client: Client, models: Params, *, relabel: bool, prior: boo
     Of a cluster with fewer than `least` examples here nothing is sent: the sum of one example is the example.
     """
     own = members(client, models, relabel=relabel, prior=prior)
-    x = space_of(client, models, client.train.x)
+    x = wide(space_of(client, models, client.train.x))  # far from zero, x xᵀ has more digits than float32
     enough = own.number >= least
-    portion = torch.where(enough[:, None], own.weight / own.number.clamp_min(1)[:, None], 0)  # k m
+    portion = torch.where(enough[:, None], wide(own.weight) / own.number.clamp_min(1)[:, None], 0)  # k m
     square = (portion.unsqueeze(-1) * x).mT @ x  # k d d
     return Shares({MEAN: portion @ x, SQUARE: square, **own.extra}, weight=torch.where(enough, own.number, 0))
 
