@@ -40,6 +40,11 @@ def test_texts_are_at_their_rows_also_after_numbers_and_before_them():
     assert len(read_values([1, 2]).texts) == 0
 
 
+def test_cells_as_python_values():
+    assert read_values(["1", "", "a", True, 2.5]).as_objects().tolist() == [1.0, None, "a", "true", 2.5]
+    assert all(type(cell) is float for cell in read_values([1, 2]).as_objects())
+
+
 def test_each_distinct_text_of_a_block_is_read_once(monkeypatch):
     read, whole = [], ColumnBuilder._read_word
     monkeypatch.setattr(ColumnBuilder, "_read_word", lambda self, word: read.append(word) or whole(self, word))

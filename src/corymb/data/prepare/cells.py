@@ -71,10 +71,11 @@ class Column(NamedTuple):
 
     def as_objects(self) -> Array:
         """The cells as Python values: numbers, None if missing, or text."""
-        cells = np.empty(len(self.kinds), dtype=object)
-        for row, kind in enumerate(self.kinds):
-            plain = kind == Kind.NUMBER
-            cells[row] = float(self.values[row]) if plain else None if kind == Kind.MISSING else self.text(row)
+        cells = np.empty(len(self.kinds), dtype=object)  # of None
+        plain = self.kinds == Kind.NUMBER
+        cells[plain] = self.values[plain].astype(object)
+        for row in np.flatnonzero(~plain & (self.kinds != Kind.MISSING)).tolist():
+            cells[row] = self.text(row)
         return cells
 
     def take(self, rows: Array) -> Column:
