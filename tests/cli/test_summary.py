@@ -11,7 +11,7 @@ import corymb
 from corymb.algorithms import FedAvg
 from corymb.cli import Exit
 from corymb.cli.app import main
-from corymb.cli.summary import print_result
+from corymb.cli.summary import advice, print_result
 from corymb.local import Descent
 from corymb.report.words import warnings_of
 from corymb.runs.fit import fit
@@ -172,3 +172,19 @@ def test_data_that_were_given_in_python_are_compared_there(capsys, monkeypatch, 
     assert line == "corymb.fit(corymb.configure('fedavg', data, rounds=2), data, model='linear', seed=3)"
     other = corymb.fit(corymb.configure("fedavg", data, rounds=2), data, model="linear", seed=3)
     assert (other.config["rounds"], other.seed) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "suggested"),
+    [
+        (corymb.IFCA(k=2, rounds=2, participants=4), ", participants=4"),
+        (corymb.IFCA(k=2, rounds=2, participants=0.5), ", participants=0.5"),
+        (corymb.SRFCA(rounds=1, threshold=1.0, participants=2), ""),  # in each cluster
+    ],
+)
+def test_a_comparison_asks_as_many_clients(algorithm, suggested):
+    data = small.arrays()
+    run = fit(algorithm, data, seed=3, until="rounds")
+    line = next(row for row in advice(run, None) if row.startswith("Compare with one global model")).partition(": ")[2]
+    rounds = algorithm.rounds
+    assert line.startswith(f"corymb.fit(corymb.configure('fedavg', data, rounds={rounds}{suggested}), data, model=")

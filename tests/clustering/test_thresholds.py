@@ -11,6 +11,7 @@ from scipy.cluster.hierarchy import linkage
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
 
+from corymb.clustering import thresholds
 from corymb.clustering.thresholds import (
     find_threshold,
     pivot_groups,
@@ -107,6 +108,18 @@ def test_groups_within_groups_are_found():
     labels = threshold_groups(lengths, found.value, order=torch.arange(60), least=2)
     assert torch.equal(labels, torch.arange(4).repeat_interleave(15))
     assert len(found.heights) == 59
+
+
+def test_clouds_of_many_clients_are_drawn_with_few(monkeypatch):
+    drawn, whole = [], thresholds.normal
+    monkeypatch.setattr(thresholds, "normal", lambda key, shape, *more: drawn.append(shape) or whole(key, shape, *more))
+    made = torch.Generator().manual_seed(0)
+    points = torch.randn(1_200, 3, generator=made) + 30 * (torch.arange(1_200) % 3)[:, None]
+    found = find_threshold(torch.cdist(points, points), root(0))
+    assert found.found
+    groups = threshold_groups(torch.cdist(points, points), found.value, order=torch.arange(1_200))
+    assert torch.equal(groups, torch.arange(1_200) % 3)
+    assert max(map(max, (shape for shape in drawn if len(shape) == 2))) == thresholds.MOST_DRAWN
 
 
 def test_one_cloud_has_no_groups_however_many_dimensions():

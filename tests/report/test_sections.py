@@ -1,16 +1,19 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.core.federation import Ledger
 from corymb.report import sections
+from corymb.report.figures import drawing
 from corymb.report.html import as_json, write_report
 from corymb.report.sections import clusters, figures, fill, tabs
+from corymb.report.sections.clients import client_table
 from corymb.report.sections.clients.little_data import little_data
-from corymb.report.sections.clients.rejected import rejections
+from corymb.report.sections.clients.rejected import MOST_ROWS, rejected, rejections
 from tests.report.reported import HARMFUL, Page, examples_run, noted, runs, soft_run
 
 EVIDENCE = {
@@ -116,6 +119,79 @@ def test_a_new_section_is_one_file(tmp_path, monkeypatch):
 def test_names_of_contents_are_unique():
     found = [content.name for filled in fill(runs()) for content in filled.contents if hasattr(content, "name")]
     assert len(found) == len(set(found))
+
+
+def test_figures_of_many_clients_say_how_many_they_show(monkeypatch):
+    run, whole = runs()[0], {figure.name: figure.caption for figure in figures(runs())}
+    for name in ("map", "losses", "by-cluster", "margins"):
+        assert "are shown" not in whole[name]
+    monkeypatch.setattr(drawing, "MOST_CLIENTS", 6)
+    monkeypatch.setattr(drawing, "FEWEST", 2)
+    drawn = {figure.name: figure for figure in figures([run])}
+    for name in ("map", "losses", "by-cluster", "margins"):
+        assert drawn[name].caption.endswith(" 6 of 12 clients are shown; the CSV report (--format csv) has all."), name
+    for name in ("map", "by-cluster", "margins"):
+        assert sum(len(trace["x"]) for trace in drawn[name].data) == 6
+
+
+def test_names_of_large_clusters_have_room_beside_the_river():
+    def room(run):
+        figure = next(figure for figure in figures([run]) if figure.name == "movement")
+        longest = max(figure.layout["annotations"], key=lambda note: len(note["text"]))["text"]
+        return longest, figure.layout["margin"]["r"]
+
+    run, many = runs()[0], 12_000
+    assert room(run)[0] == "cluster 0, 6"
+    moves = {str(place): place % 2 for place in range(many)}
+    history = [{**row, "moves": moves if t == 0 else {}, "stage": ""} for t, row in enumerate(run.history[:3])]
+    snapshot = replace(run.snapshot, labels=torch.arange(many) % 2, notes={})
+    names = tuple(map(str, range(many)))
+    large = replace(run, names=names, history=history, snapshot=snapshot, losses=None, metrics={})
+    text, margin = room(large)
+    assert text == "cluster 0, 6,000"
+    assert margin > room(run)[1]
+
+
+def test_every_cluster_is_in_a_sample_of_clients():
+    labels = np.repeat([0, 1, 2], [9_000, 2, 998])
+    chosen = drawing.spread(np.arange(10_000), labels, 3)
+    assert set(labels[chosen]) == {0, 1, 2}
+    assert len(chosen) <= drawing.MOST_CLIENTS + 3
+    own = np.arange(10_000)
+    assert len(drawing.spread(own, own, 10_000)) == 1  # as many clusters as clients do not fit
+
+
+def test_a_box_of_a_sample_has_both_ends(monkeypatch):
+    monkeypatch.setattr(drawing, "MOST_CLIENTS", 4)
+    monkeypatch.setattr(drawing, "FEWEST", 2)
+    run = runs()[0]
+    values = np.arange(12.0)[::-1]
+    for label, plot in zip(run.sizes, drawing.boxes(run, values, percent=False), strict=True):
+        mine = values[run.snapshot.labels.numpy() == label]
+        assert (plot["x"][0], plot["x"][-1]) == (mine.min(), mine.max())
+        assert len(plot["x"]) == 2
+
+
+def test_a_table_of_some_clients_says_where_all_are(monkeypatch):
+    assert client_table.client_table(runs()).note == ""
+    monkeypatch.setattr(client_table, "MOST_ROWS", 5)
+    table = client_table.client_table(runs())
+    assert len(table.rows) == 5
+    assert table.title == "The first 5 of 12 clients"
+    assert table.note == "Search and download are of these; the CSV report (--format csv) has all."
+
+
+def test_rejected_clients_beyond_the_table_are_counted(tmp_path):
+    entries = [{"clock": 1, "client": f"c{i:04}", "reason": "not finite"} for i in range(1_234)]
+    run = replace(runs()[0], ledger=Ledger(rejected=entries))
+    table = rejected([run])
+    assert len(table.rows) == MOST_ROWS
+    assert table.note == "200 of 1,234 rows are shown; run.rejected, in Python, has every reply."
+    saved = rejected([replace(run, folder=tmp_path)])
+    assert saved.note.endswith(" So has audit.jsonl in the run's folder.")
+    assert rejected([replace(run, ledger=Ledger(rejected=entries[:MOST_ROWS]))]).note == ""
+    for name in ("report.html", "report.md"):
+        assert "200 of 1,234 rows are shown" in write_report(run, tmp_path / name).read_text(encoding="utf-8")
 
 
 def test_sections_of_a_tab_have_orders_of_their_own():

@@ -10,7 +10,7 @@ from corymb.report.facts import kept_rounds
 from corymb.report.html import key_numbers, write_report
 from corymb.report.scores import Score
 from corymb.report.sections.overview.sizes import sizes
-from corymb.report.words import evidence_of, not_scored, titles_of, verdict, warnings_of
+from corymb.report.words import evidence_of, left_out, not_scored, titles_of, verdict, warnings_of
 from corymb.runs.fit import fit
 from tests.report.reported import HARMFUL, noted, runs
 from tests.runs import small
@@ -59,6 +59,24 @@ def test_clients_refused_in_most_rounds_are_named_with_advice():
         f"Client {who!r} had its reply rejected in {n} of {n} rounds ({reason}): its data did not count in those "
         "rounds; if its updates are correct, --no_guard accepts them."
     ]
+
+
+def test_of_many_who_are_refused_the_first_are_named_and_the_others_counted():
+    run = runs()[0]
+    rejected = [{"clock": clock, "client": f"c{i:02}", "reason": "not finite"} for clock in range(8) for i in range(12)]
+    said = list(left_out(replace(run, ledger=Ledger(rejected=rejected[::-1]))))
+    assert [line.split()[1] for line in said[:-1]] == [f"'c0{i}'" for i in range(5)]
+    assert said[-1] == "So had 7 more clients, in more than a quarter of the rounds; run.rejected in Python lists all."
+
+
+def test_clients_that_were_never_asked_are_explained():
+    run = runs()[0]
+    labels = run.snapshot.labels.clone()
+    labels[:3] = -1
+    partial = replace(run, snapshot=replace(run.snapshot, labels=labels))
+    assert "3 clients have no cluster." in warnings_of(partial)
+    sampled = replace(partial, config={**run.config, "participants": 2})
+    assert "3 clients have no cluster: with participants = 2, not every client is asked." in warnings_of(sampled)
 
 
 @pytest.mark.parametrize("format", ["html", "md", "png"])

@@ -9,7 +9,7 @@ import torch
 
 import corymb
 from corymb.cli.app import main
-from corymb.runs.assign import SIZES, Calibration, _threshold
+from corymb.runs.assign import CHECKED, SIZES, Calibration, _thresholds
 from corymb.runs.defaults import configure
 from corymb.settings import InvalidInput
 from tests.runs import small
@@ -172,8 +172,52 @@ def test_without_test_examples_nobody_is_an_outlier():
 
 def test_thresholds_are_interpolated():
     calibration = Calibration(torch.arange(len(SIZES), 0, -1.0), torch.ones(()))
-    assert [_threshold(calibration, m) for m in (1, 2, 50, 500)] == [6.0, 5.0, 1.0, 1.0]
-    assert 4.0 < _threshold(calibration, 3) < 5.0
+    assert _thresholds(calibration, (1, 2, 50, 500)) == [6.0, 5.0, 1.0, 1.0]
+    assert 4.0 < _thresholds(calibration, [3])[0] < 5.0
+
+
+def counted_losses(run, monkeypatch):
+    """The numbers of examples with which the run's objective is asked for losses."""
+    asked, whole = [], type(run.objective).losses
+    monkeypatch.setattr(type(run.objective), "losses", lambda *given: asked.append(len(given[2].y)) or whole(*given))
+    return asked
+
+
+def test_many_clients_are_assigned_together_as_each_alone(run, images, monkeypatch):
+    new = [(x[: 1 + i % 5], y[: 1 + i % 5]) for i, (_, x, y) in enumerate(newcomers(images))][:300]
+    names = np.repeat([f"new-{i}" for i in range(300)], [len(y) for _, y in new])
+    x, y = (np.concatenate(part) for part in zip(*new, strict=True))
+    mixed = np.random.default_rng(0).permutation(len(y))
+    asked = counted_losses(run, monkeypatch)
+    found = run.assign_each(x[mixed], y[mixed], names[mixed])
+    assert len(asked) == (1 + CHECKED) * run.snapshot.k  # all at once, and a few alone for comparison
+    assert list(found) == sorted(f"new-{i}" for i in range(300))
+    for i in range(0, 300, 7):
+        alone = run.assign(*new[i])
+        assert found[f"new-{i}"].cluster == alone.cluster
+        assert found[f"new-{i}"].losses == pytest.approx(alone.losses, rel=1e-4)
+        assert found[f"new-{i}"].probability == pytest.approx(alone.probability, rel=1e-3)
+
+
+def test_clients_whose_losses_depend_on_others_are_assigned_one_by_one(run, images, monkeypatch):
+    new = [(x, y) for _, x, y in newcomers(images)][:6]
+    x, y = (np.concatenate(part) for part in zip(*new, strict=True))
+    whole = type(run.objective).losses
+
+    def of_batch(*given):
+        losses = whole(*given)
+        return losses + 0.01 * len(losses)
+
+    monkeypatch.setattr(type(run.objective), "losses", of_batch)
+    found = run.assign_each(x, y, np.repeat(np.arange(6), FEW))
+    for i, (mine, labels) in enumerate(new):
+        assert found[str(i)].losses == pytest.approx(run.assign(mine, labels).losses, rel=1e-5)
+
+
+def test_clients_without_examples_or_names_are_refused(run, images):
+    _, x, y = next(newcomers(images))
+    with pytest.raises(InvalidInput, match="Give one client for each example: got 5 examples and 2 clients"):
+        run.assign_each(x, y, ["a", "b"])
 
 
 def test_an_unknown_category_is_reported(tmp_path, capsys, caplog):

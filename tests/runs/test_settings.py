@@ -172,6 +172,12 @@ def test_an_unknown_option_is_refused_with_a_suggestion():
             fit(FAST, small.arrays(), **{wrong: 1})
 
 
+def test_an_option_of_reading_data_is_refused_with_where_it_goes():
+    said = r"fit has no option 'client'. It is an option of reading data, such as .*from_dataframe\(frame, client=...\)"
+    with pytest.raises(InvalidInput, match=said):
+        fit(FAST, small.arrays(), client="site")
+
+
 WRONG = {
     "engine": "lop",
     "device": "gpu",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from corymb.cli.examples import read_examples, rows_of
+from corymb.cli.examples import read_examples
 from corymb.data.readers.archives import LABELS
 from corymb.data.readers.contents import LABEL
 from corymb.data.readers.folder import NPZ
@@ -43,7 +43,7 @@ def assign_file(
         answer = loaded.assign(examples.x, examples.y)
         print(json_module.dumps(plain(answer._asdict()), allow_nan=False) if json else f"{file.stem}: {answer}")
         return
-    answers = {name: loaded.assign(examples.x[mine], examples.y[mine]) for name, mine in rows_of(examples.client)}
+    answers = loaded.assign_each(examples.x, examples.y, examples.client)
     if json:
         print(json_module.dumps({name: plain(one._asdict()) for name, one in answers.items()}, allow_nan=False))
     else:

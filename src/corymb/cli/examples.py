@@ -101,17 +101,6 @@ def _from_npz(file: Path, run: Run, options: DataOptions, label: str | None) -> 
     return Examples(arrays[features], arrays.get(target), None if ids is None else _as_in_run(ids_of(ids, owner), run))
 
 
-def rows_of(owners: Array) -> list[tuple[str, Array]]:
-    """Each client with the indices of its rows, sorted by name.
-
-    >>> [(name, rows.tolist()) for name, rows in rows_of(np.array(["b", "a", "b"]))]
-    [('a', [1]), ('b', [0, 2])]
-    """
-    names, place, sizes = np.unique(owners, return_inverse=True, return_counts=True)
-    parts = np.split(np.argsort(place, kind="stable"), np.cumsum(sizes)[:-1])
-    return [(str(name), rows) for name, rows in zip(names, parts, strict=True)]
-
-
 def _as_in_run(ids: Array, run: Run) -> Array:
     """Client names as the run has them, with unprintable characters escaped."""
     known, (names, place) = frozenset(run.names), np.unique(ids.astype(np.str_), return_inverse=True)

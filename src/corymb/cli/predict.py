@@ -12,9 +12,10 @@ import numpy as np
 from cyclopts import Parameter
 
 from corymb.cli.assign import OwnModel, RunFolder
-from corymb.cli.examples import Examples, read_examples, rows_of
+from corymb.cli.examples import Examples, read_examples
 from corymb.data.features import Array
 from corymb.data.readers.contents import CLIENT
+from corymb.runs.assign import rows_of
 from corymb.runs.folder.files import whole
 from corymb.runs.history import plain
 from corymb.runs.run import Run

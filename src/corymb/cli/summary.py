@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 NAMES_SHOWN = 3
 OF_THIS_RUN = ("device", "threads", "memory", "cluster_folder", "checkpoint_every", "until")
 """Options left out of a suggested command: they depend on this machine, or follow from `rounds`."""
+OF_ALGORITHM = ("k", "rounds", "participants")
+"""Suggested settings that belong to the algorithm; the others are options of the run."""
 
 
 def print_result(run: Run, *, as_json: bool) -> int:
@@ -175,8 +177,16 @@ def _settings_to_repeat(run: Run, other: str) -> dict[str, Any]:
     rounds = (
         rounds_in(run.config) if run.config.get("until") == "rounds" else None
     )  # otherwise the user did not set them
-    own = {"rounds": rounds} if rounds is not None and "rounds" in names(class_of(other)) else {}
+    own = {"rounds": rounds, "participants": _participants(run)}
+    own = {name: value for name, value in own.items() if value is not None and name in names(class_of(other))}
     return {**own, **DataOptions.recorded(run.config).given(), **_model_option(run), **kept}
+
+
+def _participants(run: Run) -> Any:
+    """The run's clients per round, unless they are a number in each cluster, as in SR-FCA."""
+    given = run.config.get("participants")
+    of_all = isinstance(given, float) or bool(run.history and run.history[-1]["asked"] == given)
+    return given if of_all else None
 
 
 def _is_typed(data: str) -> bool:
@@ -189,7 +199,7 @@ def _command_for(run: Run, algorithm: str, own: dict[str, Any]) -> str:
     data, options = str(run.config["data"]), {**own, **_settings_to_repeat(run, algorithm)}
     if _is_typed(data):
         return run_command(algorithm, data, options)
-    of_algorithm = {name: options.pop(name) for name in ("k", "rounds") if name in options}
+    of_algorithm = {name: options.pop(name) for name in OF_ALGORITHM if name in options}
     first, rest = ("".join(f", {name}={value!r}" for name, value in some.items()) for some in (of_algorithm, options))
     return f"corymb.fit(corymb.configure({algorithm!r}, data{first}), data{rest})"
 

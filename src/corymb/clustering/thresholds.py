@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from corymb.clustering.grouping import Gap, by_appearance
@@ -41,6 +42,8 @@ class Threshold(NamedTuple):
 
 DRAWS = 40
 """Clouds drawn to estimate the gaps that occur by chance."""
+MOST_DRAWN = 500
+"""At most this many points in such a cloud: the work grows with the cube of their number."""
 BEYOND_CHANCE = 1.5
 """A gap must be this many times as wide, in logarithms, as gaps by chance: real clients are not quite normal."""
 LEAST_CHANCE = 1.05
@@ -72,12 +75,8 @@ def threshold_groups(distances: Tensor, threshold: float, *, order: Tensor, leas
 
     Members of components smaller than `least` get -1. Groups are numbered by their first member in `order` (n).
     """
-    component = list(range(len(distances)))
-    for merge in single_linkage(distances):
-        if merge.height <= threshold:
-            old, new = component[merge.other], component[merge.one]
-            component = [new if label == old else label for label in component]
-    return _numbered(torch.tensor(component), order, least)
+    near = (merge for merge in single_linkage(distances) if merge.height <= threshold)
+    return _numbered(torch.from_numpy(_components(near, len(distances))), order, least)
 
 
 def pivot_groups(distances: Tensor, threshold: float, *, order: Tensor, draws: Tensor, least: int = 1) -> Tensor:
@@ -155,27 +154,50 @@ def settle_threshold(
 
 def _widest_between_groups(merges: Sequence[Merge], n: int, least: int) -> tuple[Gap | None, list[int]]:
     """The widest gap whose cut leaves two groups of `least` or more with half of all points, and these points."""
-    groups, widest, cut = {i: [i] for i in range(n)}, 1.0, None
+    groups, widest, cut, done = {i: [i] for i in range(n)}, 1.0, None, 0
     component, positive = list(range(n)), [merge.height for merge in merges if merge.height > 0]
     floor = 1e-6 * median(positive) if positive else 1.0  # avoids infinite ratios if points coincide
-    found: list[int] = []
-    for below, above in pairwise([*merges, Merge(math.nan, 0, 0)]):
+    large, held = (n, n) if least <= 1 else (0, 0)  # the groups of `least` or more, and their points
+    for number, (below, above) in enumerate(pairwise([*merges, Merge(math.nan, 0, 0)]), 1):
         one, other = component[below.one], component[below.other]
         one, other = (one, other) if len(groups[one]) >= len(groups[other]) else (other, one)
+        sizes = len(groups[one]), len(groups[other])
+        for size, sign in ((sizes[0], -1), (sizes[1], -1), (sum(sizes), 1)):
+            large, held = (large + sign, held + sign * size) if size >= least else (large, held)
         for place in groups[other]:
             component[place] = one
         groups[one] += groups.pop(other)
         ratio = above.height / max(below.height, floor)
-        if ratio > widest:
-            large = [group for group in groups.values() if len(group) >= least]
-            if len(large) >= 2 and 2 * sum(map(len, large)) >= n:
-                widest, found = ratio, sorted(chain(*large))
-                cut = Gap(math.sqrt(max(below.height, floor) * above.height), below.height, above.height, ratio)
-    return cut, found
+        if ratio > widest and large >= 2 and 2 * held >= n:
+            widest, done = ratio, number
+            cut = Gap(math.sqrt(max(below.height, floor) * above.height), below.height, above.height, ratio)
+    return cut, _in_groups(merges[:done], n, least) if cut else []
+
+
+def _in_groups(merges: Sequence[Merge], n: int, least: int) -> list[int]:
+    """The points in groups of `least` or more after these merges."""
+    component = _components(merges, n)
+    found: list[int] = np.flatnonzero(np.bincount(component, minlength=n)[component] >= least).tolist()
+    return found
+
+
+def _components(merges: Iterable[Merge], n: int) -> NDArray[np.int64]:
+    """The group of each point after these merges, named by one of its points."""
+    component = np.arange(n)
+    for merge in merges:
+        component[component == component[merge.other]] = component[merge.one]
+    return component
 
 
 def _by_chance(distances: Tensor, key: Key, least: int, squared: bool) -> float:
-    """The 95 % quantile of the widest gap's ratio in clouds without groups."""
+    """The 95 % quantile of the widest gap's ratio in clouds without groups.
+
+    Of many points, some stand for all: gaps by chance are a little wider among fewer, so this errs on the safe side.
+    """
+    if len(distances) > MOST_DRAWN:
+        some = normal(fold(key, DRAWS), (len(distances),)).argsort()[:MOST_DRAWN].sort().values
+        least = max(2, least * MOST_DRAWN // len(distances))
+        distances = distances[some][:, some]
     rows, n = distances.detach().cpu().double().numpy(), len(distances)
     floor = rows.diagonal() if squared else np.zeros(n)
     squares = np.clip(rows - (floor[:, None] + floor) / 2 if squared else rows**2, 0, None)

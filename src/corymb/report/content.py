@@ -55,6 +55,8 @@ class Table(NamedTuple):
     """Whether the page offers a search field and a CSV download; such tables are omitted from Markdown."""
     empty: str = ""
     """Text shown if the table has no rows."""
+    note: str = ""
+    """A sentence below the table, such as how many rows are shown."""
 
 
 class Lead(NamedTuple):

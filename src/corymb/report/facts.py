@@ -134,12 +134,12 @@ def shares_of(run: Run) -> Numbers | None:
     return np.asarray(np.divide(rows, total, out=np.full_like(rows, np.nan), where=total > 0))
 
 
-def clients(run: Run) -> list[dict[str, Any]]:
-    """A row for each client: its cluster, test scores, margin, losses and shares, where known."""
+def clients(run: Run, most: int | None = None) -> list[dict[str, Any]]:
+    """A row for each client, or for the first: its cluster, test scores, margin, losses and shares, where known."""
     losses, shares, scores = final_losses(run), shares_of(run), _test_scores(run)
     margin = None if losses is None else margins(losses)
     labels, rows = run.labels, list[dict[str, Any]]()
-    for place, name in enumerate(run.names):
+    for place, name in enumerate(run.names[:most]):
         row: dict[str, Any] = {"client": name, **({"cluster": labels[name]} if labels else {})}
         row |= {name: float(values[place]) for name, values in scores.items()}
         if margin is not None and losses is not None:

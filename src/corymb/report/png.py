@@ -152,11 +152,12 @@ def _losses(panel: Any, run: Run) -> None:
     losses = final_losses(run)
     if losses is None:
         return _empty(panel, "Loss of every model at every client", "there is only one model")
-    rows = losses[thinned(run, losses)]
+    chosen, n = thinned(run, losses), len(run.names)
+    rows, part = losses[chosen], f"{len(chosen):,} of {n:,} " if len(chosen) < n else ""
     times = np.log2(np.clip(rows / np.maximum(rows.min(1, keepdims=True), 1e-12), 1, TIMES))
     panel.imshow(times.T, aspect="auto", cmap="Blues_r", interpolation="nearest")
     panel.set_yticks(range(losses.shape[1]), [f"model {j}" for j in range(losses.shape[1])])
-    panel.set_xlabel(f"clients by cluster; dark: lowest loss, light: {TIMES}× the lowest")
+    panel.set_xlabel(f"{part}clients by cluster; dark: lowest loss, light: {TIMES}× the lowest")
     panel.set_title("Loss of every model at every client", loc="left")
     return None
 

@@ -40,7 +40,8 @@ def _written(content: Content) -> str:
         case Code(title=title, lines=lines):
             return f"### {_cell(title)}\n\n" + "\n".join(f"    {line}" for line in lines)
         case Table() if not content.searchable:
-            return f"### {_cell(content.title)}\n\n{_table(content.rows) or _cell(content.empty)}"
+            note = f"\n\n{_cell(content.note)}" if content.note else ""
+            return f"### {_cell(content.title)}\n\n{_table(content.rows) or _cell(content.empty)}{note}"
         case Table() | Figure():
             return ""
 

@@ -215,7 +215,9 @@ def warnings_of(run: Run) -> list[str]:
         what = "model ended without clients: k may be" if unused == 1 else "models ended without clients: k may be"
         found.append(f"{unused} {what} larger than the number of groups.")
     if alone := sum(label < 0 for label in run.labels.values()) if run.clusters else 0:
-        found.append(f"{alone} {'client has' if alone == 1 else 'clients have'} no cluster.")
+        asked = run.config.get("participants")
+        why = "" if asked is None else f": with participants = {asked}, not every client is asked"
+        found.append(f"{alone} {'client has' if alone == 1 else 'clients have'} no cluster{why}.")
     if run.rejected:
         replies, who = len(run.rejected), len({entry["client"] for entry in run.rejected})
         what = "1 reply was" if replies == 1 else f"{replies} replies from {who} client{'s' * (who > 1)} were"
@@ -236,6 +238,8 @@ def not_scored(run: Run, shown: int = 10) -> str:
     return f"{len(names)} of {clients} not scored: {', '.join([*names[:shown], *more])}"
 
 
+MOST_NAMED = 5
+"""At most this many clients are named whose replies were often rejected."""
 OFTEN = 4
 """A client is named in a warning if its replies were rejected in more than one of this many rounds."""
 
@@ -244,14 +248,17 @@ def left_out(run: Run) -> Iterator[str]:
     """Warnings about clients whose replies were rejected in many rounds, so that the models miss their data."""
     rounds = Counter(client for _, client in {(entry["clock"], entry["client"]) for entry in run.rejected})
     reasons = {entry["client"]: entry["reason"] for entry in run.rejected}
-    for client, times in rounds.most_common(5):
-        if OFTEN * times > len(run.history):
-            reason, total = reasons[client], counted(len(run.history), "round")
-            remedy = "; if its updates are correct, --no_guard accepts them" * ("as long as is usual" in reason)
-            yield (
-                f"Client {client!r} had its reply rejected in {times} of {total} ({reason}): "
-                f"its data did not count in those rounds{remedy}."
-            )
+    often = sorted((-times, client) for client, times in rounds.items() if OFTEN * times > len(run.history))
+    for times, client in often[:MOST_NAMED]:
+        reason, total = reasons[client], counted(len(run.history), "round")
+        remedy = "; if its updates are correct, --no_guard accepts them" * ("as long as is usual" in reason)
+        yield (
+            f"Client {client!r} had its reply rejected in {-times} of {total} ({reason}): "
+            f"its data did not count in those rounds{remedy}."
+        )
+    if (more := len(often) - MOST_NAMED) > 0:
+        who = f"{more:,} more {'client' if more == 1 else 'clients'}"
+        yield f"So had {who}, in more than a quarter of the rounds; run.rejected in Python lists all."
 
 
 def joined(parts: Sequence[str]) -> str:

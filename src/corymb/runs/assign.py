@@ -8,7 +8,7 @@ returns the loss of the best model on them; quantiles of these losses are stored
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.core.objective import Examples, Objective
 from corymb.core.pixels import TOP
-from corymb.data.features import as_array, as_features
+from corymb.data.features import Array, as_array, as_features
 from corymb.data.prepare.cells import as_column
 from corymb.data.prepare.columns import ColumnPlan
 from corymb.data.prepare.pictures import channels_first
@@ -29,6 +29,7 @@ from corymb.data.readers.frames import frame_columns, is_frame
 from corymb.data.schema import DataSchema
 from corymb.keys import fold, uniform
 from corymb.local import point_losses
+from corymb.runs.serving import rows_at_once
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, count, take
 
@@ -38,6 +39,8 @@ OUTLIER = 0.995
 """A new client is an outlier if this share of the run's clients has a smaller loss."""
 LAST_DIGITS = 32.0
 """Units in the last place of a target, by which rounding in training and prediction may move a prediction."""
+CHECKED = 8
+"""Clients whose losses are compared with those that they have in a block with others."""
 DRAWS = 2000
 """Approximate number of draws of test examples over all clients, for each size."""
 
@@ -115,19 +118,61 @@ def _device(models: Params) -> torch.device:
 
 
 def assign(
-    objective: Objective, models: Params, used: Tensor, examples: Examples, calibration: Calibration | None
-) -> Assignment:
-    """Assign a client with these examples to one of the clusters in use."""
+    objective: Objective,
+    models: Params,
+    used: Tensor,
+    examples: Examples,
+    sizes: Sequence[int],
+    calibration: Calibration | None,
+) -> list[Assignment]:
+    """Assign clients to the clusters in use; their examples follow one another, as many as `sizes` says."""
     with torch.no_grad():
-        mean = torch.stack([objective.losses(take(models, j), examples).mean() for j in range(count(models))]).double()
+        losses = _losses(objective, models, examples, sizes)
+    mean = torch.stack([own.mean(1) for own in losses.split(list(sizes), 1)]).double()  # n k
     mean = torch.where(used, mean.nan_to_num(nan=torch.inf), torch.inf)
     scale = 1.0 if calibration is None else float(calibration.scale)
-    likely = torch.softmax(-mean * len(examples.y) / scale, 0).nan_to_num(nan=0.0)
-    nearest = int(mean.argmin())
-    rounding = _rounding(objective, examples.y)
-    threshold = None if calibration is None else max(_threshold(calibration, len(examples.y)), rounding)
-    fits = math.isfinite(float(mean[nearest])) and (threshold is None or float(mean[nearest]) <= threshold)
-    return Assignment(nearest if fits else None, float(likely[nearest]), nearest, mean.tolist(), threshold)
+    likely = torch.softmax(-mean * torch.tensor(sizes)[:, None] / scale, 1).nan_to_num(nan=0.0)
+    rounding = [_rounding(objective, y) for y in examples.y.split(list(sizes))]
+    thresholds: Sequence[float | None] = [None] * len(sizes)
+    if calibration is not None:
+        thresholds = list(map(max, _thresholds(calibration, sizes), rounding))
+    return [
+        _answer(*facts)
+        for facts in zip(mean.tolist(), mean.argmin(1).tolist(), likely.tolist(), thresholds, strict=True)
+    ]
+
+
+def _answer(mean: list[float], nearest: int, likely: list[float], threshold: float | None) -> Assignment:
+    fits = math.isfinite(mean[nearest]) and (threshold is None or mean[nearest] <= threshold)
+    return Assignment(nearest if fits else None, likely[nearest], nearest, mean, threshold)
+
+
+def _losses(objective: Objective, models: Params, examples: Examples, sizes: Sequence[int]) -> Tensor:
+    """The loss of every model on every example (k m), of many clients at once unless that changes a client's losses."""
+
+    def of(some: Examples) -> Tensor:
+        return torch.stack([objective.losses(take(models, j), some) for j in range(count(models))])
+
+    apart = [Examples(*part) for part in zip(*(one.split(list(sizes)) for one in examples), strict=True)]
+    if len(apart) == 1:
+        return of(apart[0])
+    blocks = [Examples(*map(torch.cat, zip(*block, strict=True))) for block in _blocks(apart)]
+    first, alone = of(blocks[0]), torch.cat([of(one) for one in apart[:CHECKED]], 1)[:, : len(blocks[0].y)]
+    if not torch.allclose(first[:, : alone.shape[1]], alone, rtol=1e-3, atol=1e-6, equal_nan=True):
+        return torch.cat([of(one) for one in apart], 1)
+    return torch.cat([first, *(of(block) for block in blocks[1:])], 1)
+
+
+def _blocks(apart: Sequence[Examples]) -> Iterator[list[Examples]]:
+    """Yield blocks of clients with about as many examples as are predicted at once."""
+    most, block, held = rows_at_once(apart[0].x), list[Examples](), 0
+    for one in apart:
+        if block and held + len(one.y) > most:
+            yield block
+            block, held = [], 0
+        block.append(one)
+        held += len(one.y)
+    yield block
 
 
 def _rounding(objective: Objective, y: Tensor) -> float:
@@ -139,9 +184,21 @@ def _rounding(objective: Objective, y: Tensor) -> float:
     return float(objective.squared * squared / getattr(objective, "score_unit", 1.0))
 
 
-def _threshold(calibration: Calibration, m: int) -> float:
-    """The threshold for m examples, interpolated linearly in log m."""
-    return float(np.interp(math.log(m), [math.log(size) for size in SIZES], calibration.thresholds.tolist()))
+def _thresholds(calibration: Calibration, sizes: Sequence[int]) -> list[float]:
+    """The threshold for each number of examples, interpolated linearly in its logarithm."""
+    found: list[float] = np.interp(np.log(sizes), np.log(SIZES), calibration.thresholds.numpy()).tolist()
+    return found
+
+
+def rows_of(owners: Array) -> list[tuple[str, Array]]:
+    """Each client with the indices of its rows, sorted by name.
+
+    >>> [(name, rows.tolist()) for name, rows in rows_of(np.array(["b", "a", "b"]))]
+    [('a', [1]), ('b', [0, 2])]
+    """
+    names, place, sizes = np.unique(owners, return_inverse=True, return_counts=True)
+    parts = np.split(np.argsort(place, kind="stable"), np.cumsum(sizes)[:-1])
+    return [(str(name), rows) for name, rows in zip(names, parts, strict=True)]
 
 
 def to_tree(calibration: Calibration | None) -> Any:

@@ -30,7 +30,7 @@ from corymb.objectives.linear_form import linear_form
 from corymb.objectives.measures import METRICS
 from corymb.objectives.module import Units, module_of
 from corymb.objectives.points import PointModel, models_points
-from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
+from corymb.runs.assign import Assignment, Calibration, assign, features_of, rows_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.own_model import answers_of, check_answers, check_parameters
 from corymb.runs.folder.reader import read_run
@@ -217,6 +217,14 @@ class Run:
 
         Features and labels are in the form and the units of the data that the run was given.
         """
+        (answer,) = self._assigned(x, y).values()
+        return answer
+
+    def assign_each(self, x: ArrayLike, y: ArrayLike, client: ArrayLike) -> dict[str, Assignment]:
+        """The clusters of several new clients, by name, each as `assign` finds it; `client` names that of each row."""
+        return self._assigned(x, y, np.asarray(client).astype(np.str_))
+
+    def _assigned(self, x: ArrayLike, y: ArrayLike, owners: Array | None = None) -> dict[str, Assignment]:
         require(
             self.served != "own",
             "Each client of this run has its own model: there are no clusters to assign a new client to.",
@@ -234,9 +242,18 @@ class Run:
         used[self.snapshot.labels[self.snapshot.labels >= 0].unique()] = True
         require(bool(used.any()), "The run has no clusters: no client took part in a round.")
         labels = labels.to(self._dtype) if labels.is_floating_point() else labels
-        examples = Examples(features, labels, torch.ones(len(labels)))
+        owners = np.full(len(labels), "") if owners is None else owners
+        require(
+            owners.shape == (len(labels),),
+            f"Give one client for each example: got {len(labels)} examples and {owners.size} clients.",
+        )
+        named = rows_of(owners)
+        order = torch.from_numpy(np.concatenate([rows for _, rows in named]))
+        examples = Examples(features[order], labels[order], torch.ones(len(labels)))
+        sizes = [len(rows) for _, rows in named]
         with torch_quiet(), model_takes(features):
-            return assign(self._objective(), self.models, used, examples, self.calibration)
+            found = assign(self._objective(), self.models, used, examples, sizes, self.calibration)
+        return {name: answer for (name, _), answer in zip(named, found, strict=True)}
 
     def refresh(self, data: Any, *, rounds: int | None = None, **options: Any) -> Run:
         """Continue this run with new examples for its clients, and with new clients; returns a new run.

@@ -106,9 +106,13 @@ def by_blocks(of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     >>> by_blocks(lambda block: block.sum(1), torch.ones(3, 2)).tolist()
     [2.0, 2.0, 2.0]
     """
-    rows = max(LEAST_ROWS, AT_ONCE // max(1, x[:1].numel()))
-    parts = [of(block) for block in x.split(rows)]
+    parts = [of(block) for block in x.split(rows_at_once(x))]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def rows_at_once(x: Tensor) -> int:
+    """The number of examples like these in a block."""
+    return max(LEAST_ROWS, AT_ONCE // max(1, x[:1].numel()))
 
 
 def _predicted(objective: Objective, served: Params | Served, x: Tensor) -> Tensor:

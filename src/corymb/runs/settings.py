@@ -131,8 +131,12 @@ class RunSettings:
         """
         own = names(RunSettings)
         for name in options:
-            known = name in own
-            require(known, f"fit has no option {name!r}. {did_you_mean(name, [*own, *others])}")
+            readers = (
+                f"FederatedDataset.from_dataframe(frame, {name}=...) or corymb.datasets.from_folder(path, {name}=...)"
+            )
+            of_data = f"It is an option of reading data, such as corymb.{readers}: give fit what that returns."
+            hint = of_data if name in names(DataOptions) else did_you_mean(name, [*own, *others])
+            require(name in own, f"fit has no option {name!r}. {hint}")
         changes = dict(options)
         if changes.get("evaluate_every", 0) is None:
             changes["evaluate_every"] = 0

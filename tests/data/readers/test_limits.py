@@ -67,7 +67,7 @@ def refused(path, text, limit, match):
 
 LIMIT = 1_000_000
 BOMBS = {
-    "cells of text": (".csv", lambda: ["c,a,y\n", *["c,w,0\n"] * 20_000]),
+    "cells of text": (".csv", lambda: ["c,a,y\n", *["c,w,0\n"] * 40_000]),
     "short numbers": (
         ".csv",
         lambda: ["c,y," + ",".join(f"f{i}" for i in range(200)) + "\n", *["1," * 201 + "1\n"] * 900],
@@ -111,7 +111,7 @@ def test_words_that_a_parquet_file_holds_once_are_kept_once(tmp_path):
     column = read_table(tmp_path / "a.parquet", []).cells["a"]
     assert tracemalloc.get_traced_memory()[1] < 10_000_000
     tracemalloc.stop()
-    assert [column.texts.get(row) for row in range(4)] == ["v" * 1000, "w", None, "v" * 1000]
+    assert column.texts[:4].tolist() == ["v" * 1000, "w", "", "v" * 1000]
 
 
 def test_one_long_name_does_not_take_as_much_in_every_row(tmp_path):

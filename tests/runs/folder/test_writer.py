@@ -6,15 +6,18 @@ import threading
 import pytest
 import torch
 
+import corymb
 from corymb.core.client import Slot
 from corymb.core.engine import Version
 from corymb.engines.memory import MemoryStore
+from corymb.runs.folder import checkpoints, writer
 from corymb.runs.folder.checkpoints import Manifest, Refused, to_keep
 from corymb.runs.folder.files import Lines, Lock, Writer, read_lines, write_file
 from corymb.runs.folder.layout import TEMPORARY, check_free, new_folder
 from corymb.runs.folder.memory_log import FolderJournal, files_of
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput
+from tests.runs import small
 
 CPU = torch.device("cpu")
 EVERY = {"train": 3, "test": 3}
@@ -39,6 +42,31 @@ def test_a_manifest_round_trips_unless_it_was_modified():
     newer = json.dumps({**json.loads(one.to_bytes()), "format": 99}).encode()
     with pytest.raises(Refused, match="has format 99"):
         Manifest.from_bytes(newer)
+
+
+def test_a_tensor_that_is_carried_on_is_packed_and_hashed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "LARGE", 1)
+    packed, whole = [], writer.take_apart
+    monkeypatch.setattr(writer, "take_apart", lambda *given: packed.append(whole(*given)) or packed[-1])
+    algorithm = corymb.SRFCA(rounds=3, threshold=1.0, refinements=1)
+    run = corymb.fit(algorithm, small.arrays(), out=tmp_path / "run", until="rounds")
+    names = [name for pieces in packed for name in pieces]
+    assert names.count("rest") == len(run.history)
+    assert names.count("carry/known") == names.count("carry/members") == 1
+    last = Manifest.from_bytes(max((tmp_path / "run" / "checkpoints").glob("*.json")).read_bytes())
+    assert "carry/known" in last.parts
+    _, snapshot = checkpoints.read_checkpoint(tmp_path / "run" / "checkpoints", last.clock, last.run, last.rounds)
+    assert torch.equal(snapshot.carry["known"], run.snapshot.carry["known"])
+
+
+def test_a_tensor_that_was_changed_in_place_is_packed_again():
+    tensor = torch.zeros(3)
+    held = writer.Carried.of(tensor, "sha")
+    assert held.holds(tensor)
+    assert not held.holds(tensor.clone())
+    assert not held.holds(None)
+    tensor.add_(1)
+    assert not held.holds(tensor)
 
 
 def test_lines_are_read_to_the_last_full_one(tmp_path):

@@ -7,14 +7,15 @@ the number 3 are the same, as are the text `True` and a boolean, and the text `2
 from __future__ import annotations
 
 import math
+import re
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -29,8 +30,12 @@ EPOCH = datetime(2000, 1, 1)
 _DAY = timedelta(days=1)
 LARGEST_WHOLE = 2.0**53
 """Beyond this, floats cannot represent every integer, so that two may coincide."""
-_EMPTY, _ENTRY = 500, 100
-"""Approximate bytes of an empty builder, and of a dict entry."""
+_EMPTY, _POINTER = 500, 8
+"""Approximate bytes of an empty builder, and of a reference to a text."""
+_BLOCK = 10_000
+"""The number of cells of text that are read at once, so that what is kept about distinct ones stays small."""
+_PADDED = re.compile(r"^\s*(0\d+)\s*$", re.MULTILINE)
+"""A number with leading zeros, alone on its line."""
 
 
 class Kind(IntEnum):
@@ -50,8 +55,8 @@ class Column(NamedTuple):
     """float64: numbers, 1 and 0 for true and false, days for dates; NaN for others."""
     kinds: Array
     """uint8: the `Kind` of each cell."""
-    texts: Mapping[int, str]
-    """The cells that are text, by row."""
+    texts: Array
+    """object: the cells that are text, "" for others; no elements if none is text."""
     padded: str = ""
     """The first cell that was read as a number but has leading zeros, as codes have; empty if there is none."""
 
@@ -59,23 +64,23 @@ class Column(NamedTuple):
         """A cell as text, for the name of a category or class."""
         kind, value = self.kinds[row], float(self.values[row])
         if kind == Kind.TEXT:
-            return self.texts[row]
+            return str(self.texts[row])
         if kind == Kind.TRUTH:
             return "true" if value else "false"
         return (EPOCH + value * _DAY).isoformat(" ") if kind == Kind.DATE else numeral(value)
 
     def as_objects(self) -> Array:
         """The cells as Python values: numbers, None if missing, or text."""
-        cells = np.empty(len(self.kinds), dtype=object)
-        for row, kind in enumerate(self.kinds):
-            plain = kind == Kind.NUMBER
-            cells[row] = float(self.values[row]) if plain else None if kind == Kind.MISSING else self.text(row)
+        cells = np.empty(len(self.kinds), dtype=object)  # of None
+        plain = self.kinds == Kind.NUMBER
+        cells[plain] = self.values[plain].astype(object)
+        for row in np.flatnonzero(~plain & (self.kinds != Kind.MISSING)).tolist():
+            cells[row] = self.text(row)
         return cells
 
     def take(self, rows: Array) -> Column:
         """The cells of some rows, in that order."""
-        numbered = enumerate(rows.tolist()) if self.texts else ()
-        texts = {new: self.texts[old] for new, old in numbered if old in self.texts}
+        texts = self.texts[rows] if len(self.texts) else self.texts
         return Column(self.values[rows], self.kinds[rows], texts, self.padded)
 
 
@@ -92,71 +97,92 @@ class ColumnBuilder:
     """Builds a column from cells; only cells that cannot be parsed are kept as text."""
 
     def __init__(self, *, comma: bool = False) -> None:
-        self._values, self._kinds, self._texts = array("d"), bytearray(), dict[int, str]()
-        self._of_texts = 0  # bytes
+        self._values, self._kinds, self._texts = array("d"), bytearray(), list[str]()
+        self._of_texts = 0  # bytes of the distinct texts of every block
         self._padded = ""
         self._comma = comma  # whether a comma is the decimal point
 
-    def add(self, cell: str) -> None:
-        """Add a cell of a text file."""
+    def extend(self, cells: Sequence[str]) -> None:
+        """Add cells of a text file; numbers are read all at once, and each distinct text once."""
         try:
-            value = float(cell)
+            values = array("d", map(float, cells))
         except ValueError:
-            self._add_word(cell.strip())
+            read = {cell: self._read(cell) for cell in dict.fromkeys(cells)}
+            self._append(*zip(*map(read.__getitem__, cells), strict=True))
             return
-        if cell[0] in "0 " and len(cell) > 1 and not self._padded:
-            self._see_zeros(cell.strip())
-        self._append(Kind.NUMBER if value == value else Kind.MISSING, value)
+        if not self._padded and (padded := _PADDED.search("\n".join(cells))):
+            self._padded = padded[1]
+        self._kinds.extend(_kinds_of(np.frombuffer(values)).tobytes())
+        self._values.extend(values)
 
     def add_value(self, value: object) -> None:
         """Add a typed cell."""
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, str):
-            self.add(value)
+            kind, number, text = self._read(value)
+            self._append([kind], [number], [text])
         elif _is_missing(value):
-            self._append(Kind.MISSING, np.nan)
+            self._append([Kind.MISSING], [np.nan])
         elif isinstance(value, bool):
-            self._append(Kind.TRUTH, float(value))
+            self._append([Kind.TRUTH], [float(value)])
         elif isinstance(value, (int, float, Decimal)):
-            self._append(Kind.NUMBER, _as_float(value))
+            self._append([Kind.NUMBER], [_as_float(value)])
         elif isinstance(value, date):
-            self._append(Kind.DATE, days(value))
+            self._append([Kind.DATE], [days(value)])
         else:
             raise InvalidInput(f"is of type {type(value).__name__}: wanted numbers, booleans, dates or text")
 
-    def _add_word(self, word: str) -> None:
+    def _read(self, cell: str) -> tuple[Kind, float, str]:
+        """The kind of a cell of a text file, its value, and its text if that is all it is."""
+        try:
+            value = float(cell)
+        except ValueError:
+            return self._read_word(cell.strip())
+        if not self._padded and (padded := _PADDED.search(cell)):
+            self._padded = padded[1]
+        return (Kind.NUMBER if value == value else Kind.MISSING), value, ""
+
+    def _read_word(self, word: str) -> tuple[Kind, float, str]:
         low = word.lower()
         if low in NOTHING:
-            self._append(Kind.MISSING, np.nan)
-        elif low in TRUTH_VALUES:
-            self._append(Kind.TRUTH, TRUTH_VALUES[low])
-        elif self._comma and word.count(",") == 1 and word.replace(",", "").lstrip("+-").isdigit():
-            self._append(Kind.NUMBER, float(word.replace(",", ".")))
-        elif (day := _as_day(word)) is not None:
-            self._append(Kind.DATE, day)
-        else:
-            self._texts[len(self._kinds)] = word
-            self._of_texts += _ENTRY + sys.getsizeof(word)
-            self._append(Kind.TEXT, np.nan)
+            return Kind.MISSING, np.nan, ""
+        if low in TRUTH_VALUES:
+            return Kind.TRUTH, TRUTH_VALUES[low], ""
+        if self._comma and word.count(",") == 1 and word.replace(",", "").lstrip("+-").isdigit():
+            return Kind.NUMBER, float(word.replace(",", ".")), ""
+        if (day := _as_day(word)) is not None:
+            return Kind.DATE, day, ""
+        self._of_texts += sys.getsizeof(word)
+        return Kind.TEXT, np.nan, sys.intern(word)  # rows with the same text share one string
 
-    def _see_zeros(self, word: str) -> None:
-        if word[0] == "0" and len(word) > 1 and word.isdecimal():
-            self._padded = word
-
-    def _append(self, kind: Kind, value: float) -> None:
-        self._values.append(value)
-        self._kinds.append(kind)
+    def _append(self, kinds: Sequence[Kind], values: Sequence[float], texts: Sequence[str] = ()) -> None:
+        if any(texts):  # rows before the first text, and since the last one, have none
+            self._texts.extend([""] * (len(self._kinds) - len(self._texts)))
+            self._texts.extend(texts)
+        self._values.extend(values)
+        self._kinds.extend(kinds)
 
     @property
     def nbytes(self) -> int:
         """The approximate memory of the column so far, in bytes."""
-        return _EMPTY + 9 * len(self._kinds) + self._of_texts
+        return _EMPTY + 9 * len(self._kinds) + _POINTER * len(self._texts) + self._of_texts
 
     def column(self) -> Column:
         """The column of the cells added so far."""
         values = np.frombuffer(self._values, np.float64) if self._values else np.empty(0)
-        return Column(values, np.frombuffer(bytes(self._kinds), np.uint8), self._texts, self._padded)
+        if self._texts:
+            self._texts.extend([""] * (len(self._kinds) - len(self._texts)))
+        texts = np.array(self._texts, dtype=object)
+        return Column(values, np.frombuffer(bytes(self._kinds), np.uint8), texts, self._padded)
+
+
+NO_TEXTS = np.empty(0, dtype=object)
+"""The texts of a column that has none."""
+
+
+def _kinds_of(numbers: Array) -> Array:
+    return np.where(np.isnan(numbers), np.uint8(Kind.MISSING), np.uint8(Kind.NUMBER))
 
 
 def _is_missing(value: object) -> bool:
@@ -200,21 +226,26 @@ def days(moment: date) -> float:
 def as_column(values: Array, name: str = "") -> Column:
     """Convert an array of any type to a column; `name` is for error messages."""
     if values.dtype.kind in "iuf":
-        numbers = values.astype(np.float64)
-        kinds = np.where(np.isnan(numbers), Kind.MISSING, Kind.NUMBER)
-        return Column(numbers, kinds.astype(np.uint8), {})
+        numbers = values.astype(np.float64, copy=False)
+        return Column(numbers, _kinds_of(numbers), NO_TEXTS)
     if values.dtype.kind == "b":
-        return Column(values.astype(np.float64), np.full(len(values), Kind.TRUTH, np.uint8), {})
+        return Column(values.astype(np.float64), np.full(len(values), Kind.TRUTH, np.uint8), NO_TEXTS)
     if values.dtype.kind == "M":
         missing = np.isnat(values)
         since = (values.astype("datetime64[us]") - np.datetime64(EPOCH, "us")) / np.timedelta64(1, "D")
-        return Column(np.where(missing, np.nan, since), np.where(missing, Kind.MISSING, Kind.DATE).astype(np.uint8), {})
+        return Column(
+            np.where(missing, np.nan, since), np.where(missing, Kind.MISSING, Kind.DATE).astype(np.uint8), NO_TEXTS
+        )
     return read_values(values.tolist(), name)
 
 
-def read_values(values: Iterable[object], name: str = "") -> Column:
+def read_values(values: Sequence[object], name: str = "") -> Column:
     """Build a column from typed cells."""
     builder = ColumnBuilder()
+    if set(map(type, values)) == {str}:
+        for start in range(0, len(values), _BLOCK):
+            builder.extend(cast(Sequence[str], values[start : start + _BLOCK]))
+        return builder.column()
     for value in values:
         try:
             builder.add_value(value)
@@ -227,9 +258,12 @@ def joined(columns: Sequence[Column]) -> Column:
     """Concatenate columns."""
     if len(columns) == 1:
         return columns[0]
-    starts = np.cumsum([0, *(len(column.kinds) for column in columns)]).tolist()
-    texts = {
-        start + row: text for start, column in zip(starts, columns, strict=False) for row, text in column.texts.items()
-    }
     values, kinds = (np.concatenate([getattr(column, name) for column in columns]) for name in ("values", "kinds"))
+    texts = NO_TEXTS
+    if any(len(column.texts) for column in columns):
+        texts = np.concatenate([column.texts if len(column.texts) else _blank(column) for column in columns])
     return Column(values, kinds, texts, next((column.padded for column in columns if column.padded), ""))
+
+
+def _blank(column: Column) -> Array:
+    return np.full(len(column.kinds), "", dtype=object)

@@ -140,12 +140,13 @@ def _likely(cells: Table) -> str | None:
 
     def repeats(column: Column) -> bool:
         present = column.kinds != Kind.MISSING
-        values = set(column.texts.values()) if column.texts else set(column.values[present].tolist())
+        texts = len(column.texts) > 0
+        values = set(column.texts[column.kinds == Kind.TEXT] if texts else column.values[present].tolist())
         return 1 < len(values) <= len(present) / 2
 
     able = {name: column for name, column in cells.items() if repeats(column)}
     named = [name for name in able if _LIKELY.search(name)]
-    texts = [name for name, column in able.items() if column.texts]
+    texts = [name for name, column in able.items() if len(column.texts)]
     return next(iter([*named, *texts]), None)
 
 

@@ -40,11 +40,11 @@ def limit() -> int:
 def check_size(size: int, what: str) -> None:
     """Reject contents that are larger than the limit."""
     most = limit()
-    require(
-        size <= most,
-        f"{what} would take {_readable(size)} in memory, more than the limit of {_readable(most)} per file: raise "
-        "read_limit (--read_limit BYTES) if that is intended.",
-    )
+    if size > most:  # not `require`: this is called for every row, and the message takes longer than the check
+        raise InvalidInput(
+            f"{what} would take {_readable(size)} in memory, more than the limit of {_readable(most)} per file: raise "
+            "read_limit (--read_limit BYTES) if that is intended."
+        )
 
 
 def lines(file: IO[str], what: str) -> Iterator[str]:
@@ -53,11 +53,11 @@ def lines(file: IO[str], what: str) -> Iterator[str]:
     number = 0
     while line := file.readline(longest + 1):
         number += 1
-        require(
-            len(line) <= longest,
-            f"{what}, line {number} has more than {longest:,} characters: break it, or raise read_limit "
-            "(--read_limit BYTES) if that is intended.",
-        )
+        if len(line) > longest:
+            raise InvalidInput(
+                f"{what}, line {number} has more than {longest:,} characters: break it, or raise read_limit "
+                "(--read_limit BYTES) if that is intended."
+            )
         yield line
 
 

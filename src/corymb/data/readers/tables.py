@@ -29,8 +29,10 @@ _DELIMITERS = ",;\t"
 POINTER = 8
 ROWS = 2**16
 """The most rows of a parquet file that are read at once."""
-WEIGHED = 10_000
-"""The number of cells between two checks of the memory used."""
+_FIXED = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE")
+"""Parquet's types of at most 12 bytes."""
+CELLS, CHARACTERS = 10_000, 2**18
+"""A csv file is read in blocks of about this many cells, or fewer if they are long, and weighed after each."""
 
 
 def kind_of(path: Path) -> str:
@@ -80,24 +82,23 @@ def _open(path: Path) -> IO[str]:
 
 
 def _read_csv(path: Path, clients: Sequence[str], delimiter: str | None) -> Columns:
-    """Read by row: numbers go into one flat buffer per column, so that cells are not kept as text."""
+    """Read blocks of rows: numbers go into one flat buffer per column, so that cells are not kept as text."""
     try:
         with _open(path) as file:
             delimiter = delimiter or _delimiter(file, path.name)
-            rows = _csv_rows(file, path, delimiter)
+            pieces = _Pieces(file, path.name)
+            rows = _csv_rows(pieces, path, delimiter)
             names = _header(rows, path)
             check_size(len(names) * ColumnBuilder().nbytes, path.name)
             builders = [ColumnBuilder(comma=delimiter == ";") for _ in names]
             kept = [(name, names.index(name), list[str]()) for name in clients if name in names]
-            often = max(1, WEIGHED // len(names))
-            for number, row in enumerate(rows, 1):
-                for builder, cell in zip(builders, row, strict=True):
-                    builder.add(cell)
+            for block in _blocks(rows, pieces, max(1, CELLS // len(names))):
+                columns = list(zip(*block, strict=True))
+                for builder, column in zip(builders, columns, strict=True):
+                    builder.extend(column)
                 for _, place, texts in kept:
-                    texts.append(sys.intern(row[place]))  # a client's rows share one string
-                if number % often == 0:
-                    check_size(sum(builder.nbytes for builder in builders), path.name)
-            check_size(sum(builder.nbytes for builder in builders), path.name)
+                    texts.extend(map(sys.intern, columns[place]))  # a client's rows share one string
+                check_size(sum(builder.nbytes for builder in builders), path.name)
     except (UnicodeDecodeError, csv.Error, EOFError, OSError, zlib.error) as error:
         raise InvalidInput(f"{path.name} cannot be read as csv ({error}): save it as UTF-8 text with commas.") from None
     cells = {name: builder.column() for name, builder in zip(names, builders, strict=True)}
@@ -124,9 +125,21 @@ def _check_distinct(names: Sequence[str], origin: str) -> None:
         require(count == 1, f"{origin} has two columns called {name!r}: rename one.")
 
 
-def _csv_rows(file: IO[str], path: Path, delimiter: str) -> Iterator[list[str]]:
+def _blocks(rows: Iterator[list[str]], pieces: _Pieces, most: int) -> Iterator[list[list[str]]]:
+    """Yield blocks of at most that many rows, fewer if they are long."""
+    block: list[list[str]] = []
+    for row in rows:
+        block.append(row)
+        if len(block) == most or pieces.characters > CHARACTERS:
+            yield block
+            block, pieces.characters = [], 0
+    if block:
+        yield block
+
+
+def _csv_rows(pieces: _Pieces, path: Path, delimiter: str) -> Iterator[list[str]]:
     """Yield the header and the rows, each as wide as the header; trailing blank lines are ignored."""
-    width, blank, pieces = 0, None, _Pieces(file, path.name)
+    width, blank = 0, None
     for line, row in enumerate(csv.reader(pieces, delimiter=delimiter), 1):
         pieces.row_done()
         width = len(row) if line == 1 else width
@@ -147,11 +160,15 @@ class _Pieces:
 
     def __init__(self, file: IO[str], what: str) -> None:
         self._lines, self._what, self._length = lines(file, what), what, 0
+        self.characters = 0
+        """The length of all rows since this was last set to 0."""
 
     def __iter__(self) -> Iterator[str]:
         for line in self._lines:
             self._length += len(line)
-            check_size(SPLIT * self._length if self._length > SHORT else 0, f"A row of {self._what}")
+            self.characters += len(line)
+            if self._length > SHORT:
+                check_size(SPLIT * self._length, f"A row of {self._what}")
             yield line
 
     def row_done(self) -> None:
@@ -217,14 +234,15 @@ def _read_parquet(path: Path) -> dict[str, Array]:
         raise
     except Exception as error:  # pyarrow raises various errors on corrupt files
         raise InvalidInput(f"{path.name} cannot be read as parquet ({first_line(error)}): write it again.") from None
-    return {name: np.concatenate([part[name] for part in parts]) if parts else as_objects([]) for name in names}
+    # a part is given up column by column, so that no two copies of the table are held
+    return {name: np.concatenate([part.pop(name) for part in parts]) if parts else as_objects([]) for name in names}
 
 
 def _parquet_parts(file: Any, what: str) -> list[dict[str, Array]]:
     """Read batches of rows, small enough to fit even if each row held the longest text of its row group."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    longest = max((group.total_byte_size for group in groups), default=0)
-    check_size(longest, what)
+    check_size(max((group.total_byte_size for group in groups), default=0), what)
+    longest = max((_longest_texts(group, file.schema) for group in groups), default=0)
     at_once = max(1, min(ROWS, limit() // max(1, longest)))
     parts, size = [], 0
     for batch in file.iter_batches(batch_size=at_once):
@@ -234,9 +252,21 @@ def _parquet_parts(file: Any, what: str) -> list[dict[str, Array]]:
     return parts
 
 
+def _longest_texts(group: Any, schema: Any) -> int:
+    """The most bytes that one row of a row group may take besides its plain numbers, which take a few each."""
+    return sum(
+        group.column(place).total_uncompressed_size
+        for place in range(group.num_columns)
+        if schema.column(place).max_repetition_level > 0 or group.column(place).physical_type not in _FIXED
+    )
+
+
 def _parquet_values(column: Any) -> Array:
-    if str(column.type).startswith("dictionary"):  # cells share their strings, as in the file
-        words = [*column.dictionary.to_pylist(), None]
-        return as_objects([words[-1 if place is None else place] for place in column.indices.to_pylist()])
+    if str(column.type) in ("string", "large_string"):
+        column = column.dictionary_encode()
+    if str(column.type).startswith("dictionary"):  # cells share their strings
+        words = as_objects([*column.dictionary.to_pylist(), None])
+        places: Array = column.indices.cast("int64").fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
+        return np.asarray(words[places])
     listed = column.null_count or str(column.type).startswith(("date", "decimal"))
     return as_objects(column.to_pylist()) if listed else np.asarray(column.to_numpy(zero_copy_only=False))

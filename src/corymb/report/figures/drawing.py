@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "star", "pentagon"
 NO_CLUSTER = "#8A8F98"
 MOST_CLIENTS = 1500
 """At most this many clients in a figure with a mark for each, evenly sampled."""
+IN_FULL = "the CSV report (--format csv) has all"
+FEWEST = 20
+"""A cluster's box plot has at least this many of its clients, if there are as many."""
 LONGEST = 40
 """Characters of a name in a figure; longer names are truncated."""
 MOST_CELLS = 5000
@@ -49,14 +53,28 @@ def thinned(run: Run, losses: Numbers) -> list[int]:
     """Clients with known losses, by cluster and then decreasing margin; evenly sampled if there are too many."""
     labels, margin = run.snapshot.labels.numpy(), margins(losses)
     order = np.lexsort((-margin, np.where(labels < 0, np.iinfo(np.int64).max, labels)))
-    return spread(order[np.isfinite(losses[order]).all(1)], losses.shape[1])
+    return spread(order[np.isfinite(losses[order]).all(1)], labels, losses.shape[1])
 
 
-def spread(order: LabelArray, columns: int) -> list[int]:
-    """An even sample of `order`, small enough for a figure with `columns` values for each client."""
+def spread(order: LabelArray, clusters: LabelArray, columns: int) -> list[int]:
+    """An even sample of clients in the order given, which is by cluster.
+
+    It is small enough for a figure with `columns` values for each client, and has a client of every cluster unless
+    there are too many.
+    """
     most = max(1, min(MOST_CLIENTS, MOST_CELLS // columns))
-    chosen: list[int] = order[:: max(1, -(-len(order) // most))].tolist()
+    every, rank = max(1, -(-len(order) // most)), np.arange(len(order))
+    starts = np.flatnonzero(np.r_[True, clusters[order][1:] != clusters[order][:-1]])
+    if len(starts) <= most:
+        rank -= np.repeat(starts, np.diff(starts, append=len(order)))
+    chosen: list[int] = order[rank % every == 0].tolist()
     return chosen
+
+
+def how_many(shown: int, run: Run) -> str:
+    """A sentence for the caption of a figure that shows only some of the clients; empty if it shows all."""
+    n = len(run.names)
+    return "" if shown == n else f" {shown:,} of {n:,} clients are shown; {IN_FULL}."
 
 
 def line(x: list[int], y: list[float], tint: str) -> PlotlyTrace:
@@ -65,10 +83,24 @@ def line(x: list[int], y: list[float], tint: str) -> PlotlyTrace:
             "hovertemplate": "round %{x}: %{y:,.4~r}<extra></extra>"}  # fmt: skip
 
 
-def box(run: Run, label: int, values: Numbers, mine: Any, percent: bool) -> PlotlyTrace:
+def boxes(run: Run, values: Numbers, percent: bool) -> list[PlotlyTrace]:
+    """A box plot of clients' values for each cluster."""
+    labels = run.snapshot.labels.numpy()
+    return [_box(run, label, values, np.flatnonzero(labels == label), percent) for label in run.sizes]
+
+
+def clients_in(plots: Sequence[PlotlyTrace]) -> int:
+    """The number of clients that box plots show."""
+    return sum(len(plot["x"]) for plot in plots)
+
+
+def _box(run: Run, label: int, values: Numbers, mine: LabelArray, percent: bool) -> PlotlyTrace:
     """A box plot of a cluster's clients (the positions `mine`), with a dot for each client."""
-    known = sorted((int(place) for place in mine if np.isfinite(values[place])), key=lambda place: float(values[place]))
-    known = known[:: -(-len(run.names) // MOST_CLIENTS)]  # sampling evenly by rank preserves the quartiles
+    known = mine[np.isfinite(values[mine])]
+    known = known[np.argsort(values[known], kind="stable")]
+    most = max(-(-len(known) * MOST_CLIENTS // len(run.names)), FEWEST)
+    if len(known) > most:  # sampling evenly by rank preserves the quartiles and both ends
+        known = known[np.linspace(0, len(known) - 1, most).round().astype(np.int64)]
     shown = f"{{x:{'.1%' if percent else ',.4~r'}}}"
     return {
         "type": "box",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,15 +86,17 @@ def digest(data: bytes) -> str:
 # ---- snapshots in pieces
 
 
-def take_apart(snapshot: Snapshot) -> dict[str, bytes]:
-    """Split a snapshot into its large pieces, which may not change for many rounds, and the rest."""
+def take_apart(snapshot: Snapshot, known: Container[str] = ()) -> dict[str, bytes]:
+    """Split a snapshot into its large pieces, which may not change for many rounds, and the rest, without `known`."""
     tree = snapshot_to_tree(snapshot)
     pieces = {}
     if nbytes(tree["models"]) >= LARGE:
         pieces["models"] = pack(tree.pop("models"))
     large = [name for name, tensor in tree["carry"].items() if tensor.nbytes >= LARGE]
     for name in large:
-        pieces[f"carry/{name}"] = pack(tree["carry"].pop(name))
+        tensor = tree["carry"].pop(name)
+        if f"carry/{name}" not in known:
+            pieces[f"carry/{name}"] = pack(tensor)
     return {"rest": pack(tree), **pieces}
 
 

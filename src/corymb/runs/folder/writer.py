@@ -14,6 +14,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from corymb.core.snapshot import Snapshot
 from corymb.runs.folder.chain import broken
 from corymb.runs.folder.checkpoints import (
@@ -48,6 +50,24 @@ class Saved(NamedTuple):
     audit: list[Event]
 
 
+class Carried(NamedTuple):
+    """A large tensor that the last checkpoint holds: if it is carried on unchanged, it is not hashed again."""
+
+    tensor: Tensor
+    version: int
+    """How often the tensor had been changed in place."""
+    sha: str
+
+    @staticmethod
+    def of(tensor: Tensor, sha: str) -> Carried:
+        """A tensor as it is now."""
+        return Carried(tensor, tensor._version, sha)
+
+    def holds(self, tensor: Tensor | None) -> bool:
+        """Whether this is the same tensor, unchanged."""
+        return tensor is self.tensor and tensor._version == self.version
+
+
 class CheckpointInfo(NamedTuple):
     """The contents of a checkpoint besides the snapshot."""
 
@@ -69,6 +89,7 @@ class RunStore:
         self.manifests: dict[int, Manifest] = {}
         self.run = ""
         self._sound = set[str]()  # hashes of parts that this process has written or verified
+        self._carried: dict[str, Carried] = {}
         self._writer: Writer | None = None
         self._lock: Lock | None = None
 
@@ -181,13 +202,22 @@ class RunStore:
     def checkpoint(self, snapshot: Snapshot, info: CheckpointInfo) -> None:
         """Save a snapshot whose client memory is committed; it is written in the background during the next round."""
         self._writing().wait()
-        pieces = {name: (digest(data), data) for name, data in take_apart(snapshot).items()}
+        carry = {f"carry/{name}": tensor for name, tensor in snapshot.carry.items()}
+        same = {name: one.sha for name, one in self._carried.items() if one.holds(carry.get(name))}
+        known = {name: sha for name, sha in same.items() if sha in self._sound}
+        pieces = {name: (digest(data), data) for name, data in take_apart(snapshot, known).items()}
+        parts = {**known, **{name: sha for name, (sha, _) in pieces.items()}}
+        self._carried = {
+            name: Carried.of(tensor, parts[name])
+            for name, tensor in carry.items()
+            if name in parts and not tensor.is_inference()
+        }
         manifest = Manifest(
             run=self.run,
             clock=snapshot.clock,
             rounds=self.rounds.count,
             audit=self.audit.count,
-            parts={name: sha for name, (sha, _) in pieces.items()},
+            parts=parts,
             memory=self.journal.chains.get(snapshot.clock, []),
             **info._asdict(),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from corymb.report.content import Dot, Section, Table
 from corymb.report.facts import clients
-from corymb.report.figures.drawing import MOST_CELLS
+from corymb.report.figures.drawing import IN_FULL, MOST_CELLS
 from corymb.runs.history import readable
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ def client_table(runs: Sequence[Run]) -> Table:
     """A row for each client, up to a limit that keeps the page small."""
     run = runs[0]
     most = max(1, min(MOST_ROWS, MOST_CELLS // run.snapshot.k))
-    rows = [{name: _cell(value) for name, value in row.items()} for row in clients(run)[:most]]
+    rows = [{name: _cell(value) for name, value in row.items()} for row in clients(run, most)]
     title = "All clients" if len(rows) == len(run.names) else f"The first {len(rows)} of {len(run.names)} clients"
-    return Table("client", title, rows, style="names", wide=True, searchable=True)
+    note = "" if len(rows) == len(run.names) else f"Search and download are of these; {IN_FULL}."
+    return Table("client", title, rows, style="names", wide=True, searchable=True, note=note)
 
 
 def _cell(value: Any) -> str | Dot:

@@ -13,13 +13,25 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS = 200
+"""At most this many rows; the run has every rejected reply."""
 
 
 def rejected(runs: Sequence[Run]) -> Table:
     """A row for each client and reason."""
-    rows = rejections(runs[0])[:MOST_ROWS]
+    rows = rejections(runs[0])
     none = "None: every reply was valid and counted."
-    return Table("rejected", "Rejected clients", rows, style="names", wide=True, prose=("reason",), empty=none)
+    note = f"{MOST_ROWS:,} of {len(rows):,} rows are shown; run.rejected, in Python, has every reply."
+    note += " So has audit.jsonl in the run's folder." if runs[0].folder is not None else ""
+    return Table(
+        "rejected",
+        "Rejected clients",
+        rows[:MOST_ROWS],
+        style="names",
+        wide=True,
+        prose=("reason",),
+        empty=none,
+        note=note if len(rows) > MOST_ROWS else "",
+    )
 
 
 def rejections(run: Run) -> list[dict[str, str | Dot]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import Numbers, final_losses, positions
-from corymb.report.figures.drawing import SYMBOLS, cluster_name, colour, safe, thinned
+from corymb.report.figures.drawing import SYMBOLS, cluster_name, colour, how_many, safe, thinned
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -46,6 +46,7 @@ def client_map(runs: Sequence[Run]) -> Figure | None:
         "yaxis": {**plain, "title": {"text": "log of lowest loss" if two else "second component"}},
     }
     caption = "Each mark is a client. Clients are close together if the same models fit them well or badly."
+    caption += how_many(len(chosen), run)
     return Figure("map", "Map of clients", caption, traces, layout)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import final_losses
-from corymb.report.figures.drawing import TIMES, cluster_name, safe, thinned
+from corymb.report.figures.drawing import TIMES, cluster_name, how_many, safe, thinned
 from corymb.runs.history import readable
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def heat_map(runs: Sequence[Run]) -> Figure | None:
     caption = (
         "Strong colour: the model that fits a client best. A well-separated cluster is one strong block in a pale row."
     )
-    if len(chosen) < len(run.names):
-        caption += f" {len(chosen)} of {len(run.names)} clients are shown."
+    caption += how_many(len(chosen), run)
     return Figure("losses", "Loss of every model at every client", caption, [trace], layout)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import WHOLE, Numbers, shares_of
-from corymb.report.figures.drawing import cluster_name, colour, safe, spread
+from corymb.report.figures.drawing import cluster_name, colour, how_many, safe, spread
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -44,22 +44,22 @@ def memberships(runs: Sequence[Run]) -> Figure | None:
         "xaxis": {"showticklabels": False, "showgrid": False, "ticks": "", "title": {"text": "clients"}},
         "yaxis": {"range": [0, 1], "tickformat": ".0%"},
     }
-    return Figure("memberships", "Cluster memberships", _caption(shares, len(chosen)), traces, layout, wide=True)
+    caption = _caption(shares) + how_many(len(chosen), run)
+    return Figure("memberships", "Cluster memberships", caption, traces, layout, wide=True)
 
 
 def _ordered(shares: Numbers) -> list[int]:
     """Clients with known shares, by main cluster and then decreasing share; evenly sampled if there are too many."""
     order = np.lexsort((-shares.max(1), shares.argmax(1)))
-    return spread(order[np.isfinite(shares[order]).all(1)], shares.shape[1])
+    return spread(order[np.isfinite(shares[order]).all(1)], shares.argmax(1), shares.shape[1])
 
 
-def _caption(shares: Numbers, shown: int) -> str:
+def _caption(shares: Numbers) -> str:
     known = shares[np.isfinite(shares).all(1)]
     mixed = int((known.max(1) < WHOLE).sum())
     many = "No client belongs" if not mixed else "One client belongs" if mixed == 1 else f"{mixed} clients belong"
     caption = f"Each column is a client, divided by its share in each cluster. {many} to several clusters"
-    caption += f" (no share of at least {WHOLE:.0%})."
-    return caption if shown == len(shares) else f"{caption} {shown} of {len(shares)} clients are shown."
+    return f"{caption} (no share of at least {WHOLE:.0%})."
 
 
 SECTION = Section(order=40, show=memberships)

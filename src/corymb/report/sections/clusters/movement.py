@@ -14,6 +14,9 @@ from corymb.runs.history import counted
 if TYPE_CHECKING:
     from corymb.runs.run import Run
 
+LETTER = 7.5
+"""Approximate width of a letter, in pixels."""
+
 
 def movement(runs: Sequence[Run]) -> Figure | None:
     """An alluvial diagram of the clients' moves between clusters."""
@@ -40,6 +43,7 @@ def movement(runs: Sequence[Run]) -> Figure | None:
         "marker": {"color": [colour(bar.label) for bar in drawn.bars], "size": 10, "opacity": 0},
     }
     last = len(drawn.rounds) - 1
+    ends = [(bar, f"{cluster_name(bar.label)}, {bar.clients:,}") for bar in drawn.bars if bar.column == last]
     bottom = max(bar.top + bar.height for bar in drawn.bars)
     layout = {
         "height": 380,
@@ -50,13 +54,13 @@ def movement(runs: Sequence[Run]) -> Figure | None:
         ],
         "annotations": [
             {"x": last + 2 * BAR, "y": bar.top + bar.height / 2, "xanchor": "left", "showarrow": False,
-             "text": f"{cluster_name(bar.label)}, {bar.clients}"}
-            for bar in drawn.bars if bar.column == last
+             "text": text}
+            for bar, text in ends
         ],
         "xaxis": {"tickvals": list(range(last + 1)), "ticktext": [str(t) for t in drawn.rounds],
                   "title": {"text": "round"}, "showgrid": False, "range": [-0.1, last + 0.1]},
         "yaxis": {"visible": False, "range": [bottom + 0.02, -0.02]},
-        "margin": {"l": 14, "r": 104},
+        "margin": {"l": 14, "r": 20 + LETTER * max(len(text) for _, text in ends)},
     }  # fmt: skip
     return Figure("movement", "How clients moved", _moves_caption(run), [*traces, handles], layout, wide=True)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from corymb.report.content import Figure, Section
 from corymb.report.facts import final_losses, of_examples
-from corymb.report.figures.drawing import box
+from corymb.report.figures.drawing import boxes, clients_in, how_many
 from corymb.report.scores import score_of, scores_of, served_worse
 from corymb.runs.history import counted
 
@@ -29,8 +27,7 @@ def by_cluster(runs: Sequence[Run]) -> Figure | None:
         values, what, percent = losses.min(1), "training loss of the best model", False
     else:
         return None
-    labels = run.snapshot.labels.numpy()
-    traces = [box(run, label, values, np.flatnonzero(labels == label), percent) for label in run.sizes]
+    traces = boxes(run, values, percent)
     layout = {
         "height": 110 + 52 * len(traces),
         "xaxis": {"title": {"text": what}, "tickformat": ".0%" if percent else ""},
@@ -40,6 +37,7 @@ def by_cluster(runs: Sequence[Run]) -> Figure | None:
     caption = f"Each dot is a client's {what}. Boxes span the middle half; outliers deserve a closer look."
     if score is not None and (worse := served_worse(run, score)):
         caption += f" {counted(worse, 'client')} {'does' if worse == 1 else 'do'} no better than {score.trivial}."
+    caption += how_many(clients_in(traces), run)
     return Figure("by-cluster", f"{what[0].upper()}{what[1:]} by cluster", caption, traces, layout)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import CLEAR_MARGIN, final_losses, margins
-from corymb.report.figures.drawing import box, flag, upright
+from corymb.report.figures.drawing import boxes, clients_in, flag, how_many, upright
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -21,8 +21,8 @@ def show_margins(runs: Sequence[Run]) -> Figure | None:
     losses = final_losses(run)
     if losses is None or run.clusters < 1:
         return None
-    sure, labels = margins(losses), run.snapshot.labels.numpy()
-    traces = [box(run, label, sure, np.flatnonzero(labels == label), False) for label in run.sizes]
+    sure = margins(losses)
+    traces = boxes(run, sure, False)
     doubtful = int((sure < CLEAR_MARGIN).sum())
     layout = {
         "height": 110 + 52 * len(traces),
@@ -35,6 +35,7 @@ def show_margins(runs: Sequence[Run]) -> Figure | None:
     }  # fmt: skip
     many = "No client is" if not doubtful else "One client is" if doubtful == 1 else f"{doubtful} clients are"
     caption = f"Right of the line, a client's best model fits clearly better than the second best. {many} left of it."
+    caption += how_many(clients_in(traces), run)
     return Figure("margins", "How clear each client's cluster is", caption, traces, layout)
 
 

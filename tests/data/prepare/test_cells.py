@@ -1,0 +1,62 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from corymb.data.prepare.cells import ColumnBuilder, Kind, joined, read_values
+
+CELLS = {
+    "numbers": (["1", " 2.5", "-3e2", "1_0", "inf"], [1, 2.5, -300, 10, np.inf], [Kind.NUMBER] * 5, ""),
+    "a number that is missing": (["1", "nan", "2"], [1, np.nan, 2], [Kind.NUMBER, Kind.MISSING, Kind.NUMBER], ""),
+    "codes": (["0", "0.5", "10", " 007 ", "08"], [0, 0.5, 10, 7, 8], [Kind.NUMBER] * 5, "007"),
+    "codes after a text": (["a", "07"], [np.nan, 7], [Kind.TEXT, Kind.NUMBER], "07"),
+    "a quoted line end": (["\n01\n", "0\n"], [1, 0], [Kind.NUMBER] * 2, "01"),
+    "all kinds": (
+        ["1", "", "true", "2000-01-02", "b"],
+        [1, np.nan, 1, 1, np.nan],
+        [Kind.NUMBER, Kind.MISSING, Kind.TRUTH, Kind.DATE, Kind.TEXT],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cells", "values", "kinds", "padded"), CELLS.values(), ids=CELLS)
+@pytest.mark.parametrize("at_once", [1, 2, 9])
+def test_cells_are_read_alike_in_blocks_of_any_size(cells, values, kinds, padded, at_once):
+    builder = ColumnBuilder()
+    for start in range(0, len(cells), at_once):
+        builder.extend(cells[start : start + at_once])
+    column = builder.column()
+    np.testing.assert_array_equal(column.values, values)
+    assert column.kinds.tolist() == kinds
+    assert column.padded == padded
+
+
+def test_texts_are_at_their_rows_also_after_numbers_and_before_them():
+    column = read_values([1, "a", 2, None, "b", 3])
+    assert column.texts.tolist() == ["", "a", "", "", "b", ""]
+    assert joined([read_values([1, 2]), column]).texts.tolist() == ["", "", "", "a", "", "", "b", ""]
+    assert column.take(np.array([4, 0])).texts.tolist() == ["b", ""]
+    assert len(read_values([1, 2]).texts) == 0
+
+
+def test_cells_as_python_values():
+    assert read_values(["1", "", "a", True, 2.5]).as_objects().tolist() == [1.0, None, "a", "true", 2.5]
+    assert all(type(cell) is float for cell in read_values([1, 2]).as_objects())
+
+
+def test_each_distinct_text_of_a_block_is_read_once(monkeypatch):
+    read, whole = [], ColumnBuilder._read_word
+    monkeypatch.setattr(ColumnBuilder, "_read_word", lambda self, word: read.append(word) or whole(self, word))
+    column = read_values(["b", "a", "b"] * 3000)
+    assert read == ["b", "a"]
+    assert column.texts[:3].tolist() == ["b", "a", "b"]
+
+
+def test_a_text_in_many_rows_takes_a_few_bytes_in_each():
+    cells = [f"a name of some length {row // 10}" for row in range(50_000)]
+    tracemalloc.start()
+    column = read_values(cells)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held / len(column.kinds) < 40  # a dict of texts by row took 100 or more
