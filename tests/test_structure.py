@@ -21,6 +21,7 @@ MOST_ANY = 20
 APART = {"contracts", "golden", "browser", "federation"}
 """Folders of tests that belong to no one module."""
 ABOUT_THE_PROJECT = {
+    "test_benchmarks",
     "test_contributing",
     "test_docs",
     "test_docs_pages",

@@ -57,7 +57,8 @@ def _order(task: Task, algorithm: Iterator[Snapshot]) -> np.ndarray:
     for _ in range(case.rounds):
         SEEN.clear()
         next(algorithm)
-        chunks = [SEEN[first : first + case.steps] for first in range(0, len(SEEN), case.steps)]
+        whole = [rows for rows in SEEN if rows.shape[1] == case.batch]  # not those of the trial that measures memory
+        chunks = [whole[first : first + case.steps] for first in range(0, len(whole), case.steps)]
         drawn = torch.cat([torch.stack(chunk, 1) for chunk in chunks])
         found.append(drawn[-case.clients :][place])  # before them, perhaps one client was asked to see what it takes
     order = torch.stack(found)
