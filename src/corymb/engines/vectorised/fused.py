@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
+from corymb.engines.vectorised.products import stacked_linear, step_stacked
 from corymb.engines.vectorised.recurrent import at_full_precision
 from corymb.engines.vectorised.span import Reading, Span
 from corymb.engines.vectorised.stacked import stacked_layers
@@ -189,9 +190,7 @@ class _Layer(torch.autograd.Function):
         ctx.save_for_backward(x)
         ctx.weight, ctx.bias, ctx.lr = weight, bias, lr  # not `save_for_backward`, which forbids in-place changes
         ctx.target, ctx.target_bias = target, target_bias
-        if bias is None:
-            return torch.bmm(x, weight.mT)
-        return torch.baddbmm(bias.reshape(len(bias), 1, -1), x, weight.mT)
+        return stacked_linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -202,7 +201,7 @@ class _Layer(torch.autograd.Function):
             return down, torch.bmm(grad.mT, x), bias, None, None, None, None
         with at_full_precision(ctx.target):
             grad, x = grad.to(ctx.target.dtype), x.to(ctx.target.dtype)
-            ctx.target.baddbmm_(grad.mT, x, alpha=-ctx.lr)
+            step_stacked(ctx.target, grad, x, ctx.lr)
             if ctx.target_bias is not None:
                 ctx.target_bias.add_(grad.sum(1).reshape(ctx.target_bias.shape), alpha=-ctx.lr)
         return down, None, None, None, None, None, None
