@@ -203,6 +203,8 @@ def _flatten_where_apart(layer: nn.RNNBase) -> None:
     steps with the same weights moves them itself, once.
     """
     weights = [weight for weight in layer._flat_weights if isinstance(weight, Tensor)]
+    if not all(weight.is_cuda for weight in weights):
+        return  # cuDNN takes none of them, and a step that asks where they are could not be replayed
     # Without cuDNN, weights may be those of a stack, which has no memory to ask for.
     if not torch.backends.cudnn.enabled or len({weight.untyped_storage().data_ptr() for weight in weights}) != 1:
         nn.RNNBase.flatten_parameters(layer)

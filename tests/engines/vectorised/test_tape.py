@@ -192,3 +192,22 @@ def test_a_tape_without_outputs_skips_the_loss():
     weight = torch.ones(3)
     lean.play([weight, torch.arange(3.0)])
     assert torch.equal(weight, torch.tensor([1.0, 0.0, -1.0]))
+
+
+class LastState(nn.Module):
+    """A recurrent layer; on a CPU it must not be asked where its weights are."""
+
+    def __init__(self, kind) -> None:
+        super().__init__()
+        self.cells, self.out = kind(2, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.out(self.cells(x.reshape(len(x), 2, 2))[0][:, -1])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_of_a_single_client_are_replayed(kind):
+    objective = Classification(Network(lambda: LastState(kind)), 3)
+    kernels = kernels_for(objective, "serial")
+    kernels.descend(objective, *job(objective, 0), Descent(lr=0.1, steps=6, batch=2))
+    assert any(player.trusted for player in kernels.tapes.kept.values())
