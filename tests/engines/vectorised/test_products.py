@@ -50,11 +50,16 @@ def test_steps_of_a_stack(called):
 
 
 @needs_onednn
-def test_several_threads_share_the_clients_of_a_stack(called):
-    torch.set_num_threads(2)
-    x, weight = drawn(3, 8, 5), drawn(3, 6, 5)
+@pytest.mark.parametrize(("threads", "layers", "steps"), [(2, 3, 0), (3, 0, 0)])
+def test_several_threads_share_the_clients_of_a_stack(called, threads, layers, steps):
+    torch.set_num_threads(threads)
+    x, weight, grad = drawn(3, 8, 5), drawn(3, 6, 5), drawn(3, 8, 6)
     torch.testing.assert_close(stacked_linear(x, weight, None), x @ weight.mT)
-    assert called == []
+    assert len(called) == layers
+    want = weight - 0.1 * grad.mT @ x
+    step_stacked(weight, grad, x, 0.1)
+    torch.testing.assert_close(weight, want)
+    assert len(called) == layers + steps
 
 
 @needs_onednn

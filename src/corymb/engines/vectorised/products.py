@@ -23,6 +23,9 @@ from corymb.keys import no_transform_active
 WORTH = 2**23
 """Floating-point operations from which a product by oneDNN is faster: 1.2 to 1.5 times at this size, 2 at ten times."""
 
+MOST_THREADS = 2
+"""More threads share the clients of a stack instead of each product. For steps, two already do: MKL takes as long."""
+
 
 @cache
 def onednn_is_faster() -> bool:
@@ -63,7 +66,7 @@ def _pays(x: Tensor, weight: Tensor) -> bool:
 
 def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """n clients' linear layers: x n m i, weight n o i, bias n o."""
-    if _one_thread() and _pays(x[0], weight[0]):
+    if torch.get_num_threads() <= MOST_THREADS and _pays(x[0], weight[0]):
         biases = [None] * len(x) if bias is None else bias.reshape(len(bias), -1)
         return torch.stack([_by_onednn(*one) for one in zip(x, weight, biases, strict=True)])
     if bias is None:
@@ -73,16 +76,11 @@ def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def step_stacked(weight: Tensor, grad: Tensor, x: Tensor, lr: float) -> None:
     """n clients' weights n o i, less lr · gradᵀ x, in place: grad n m o, x n m i."""
-    if _one_thread() and _pays(x[0], grad[0].mT):
+    if torch.get_num_threads() == 1 and _pays(x[0], grad[0].mT):
         for own, slope, given in zip(weight, grad, x, strict=True):
             own.add_(_by_onednn(slope.mT, given.mT), alpha=-lr)
     else:
         weight.baddbmm_(grad.mT, x, alpha=-lr)
-
-
-def _one_thread() -> bool:
-    """Several threads share the clients of a stack, which pays more than sharing each product."""
-    return torch.get_num_threads() == 1
 
 
 class Products(TorchFunctionMode):
