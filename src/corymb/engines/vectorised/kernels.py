@@ -62,7 +62,7 @@ ROOMY = 2**21
 """Above this many bytes of activations per batch, a single thread is faster client by client."""
 CONVOLVED, RECURRED, BY_ONEDNN = 2**20, 2**20, 2**16
 """Up to this many bytes of activations per batch, clients run together on a CPU: limits for convolutional models, for
-recurrent ones, and for LSTMs, which oneDNN makes fast for a single client. Measured with 16 to 200 clients: at these
+recurrent ones (GRUs: half of it), and for LSTMs, which oneDNN makes fast for a single client. Measured with 16 to 200 clients: at these
 limits, running together is 1.1 to 1.8 times as fast."""
 CACHED = 2**23
 """Bytes of models for each thread that stay in a processor's caches from step to step."""
@@ -109,7 +109,8 @@ def fits_cache(traits: Traits, how: Descent) -> bool:
 
 def is_little(traits: Traits, examples: int) -> bool:
     """Whether a batch of this size is too little work to run a convolutional or recurrent model client by client."""
-    most = BY_ONEDNN if traits.lstm else RECURRED if traits.recurrent else CONVOLVED
+    gated = any(one.kind == "gru" for one in traits.recurrences)
+    most = BY_ONEDNN if traits.lstm else RECURRED // 2 if gated else RECURRED if traits.recurrent else CONVOLVED
     return examples * traits.activation_bytes <= most and traits.parameters <= SMALL
 
 
@@ -344,7 +345,9 @@ class Kernels:
         layers = self.traits.layers if wide and how.plain and not how.safe else ()
         if not (own and all(p.is_contiguous() for p in params.values())):
             params = _copied(params)
-        losses, tapes = [], self.tapes if self._plays else None
+        # On a CPU, torch takes a GRU or an RNN apart into small operations, in a loop that is faster than a replay.
+        whole = all(one.kind == "lstm" for one in self.traits.recurrences)
+        losses, tapes = [], self.tapes if self._plays and whole else None
         recurrences = self.traits.recurrences if self.device == "cuda" and not self.mixed else ()
         for i, client in enumerate(self._single_clients(on, key, how)):
             model = take(params, i)
