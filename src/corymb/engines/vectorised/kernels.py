@@ -62,8 +62,8 @@ ROOMY = 2**21
 """Above this many bytes of activations per batch, a single thread is faster client by client."""
 CONVOLVED, RECURRED, BY_ONEDNN = 2**20, 2**20, 2**16
 """Up to this many bytes of activations per batch, clients run together on a CPU: limits for convolutional models, for
-recurrent ones (GRUs: half of it), and for LSTMs, which oneDNN makes fast for a single client. Measured with 16 to 200 clients: at these
-limits, running together is 1.1 to 1.8 times as fast."""
+recurrent ones (half of it for GRUs), and for LSTMs, which oneDNN makes fast for a single client. Measured with 16 to
+200 clients: at these limits, running together is 1.1 to 1.8 times as fast."""
 CACHED = 2**23
 """Bytes of models for each thread that stay in a processor's caches from step to step."""
 LARGE, BRIEF = 300_000, 20
