@@ -35,6 +35,7 @@ from corymb.engines.vectorised.single import SingleClient, descend_single, group
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Tapes
+from corymb.engines.vectorised.threads import even_slices, one_thread, share
 from corymb.engines.vectorised.traits import Traits
 from corymb.engines.vectorised.ways import at_once, by_streams
 from corymb.keys import Key
@@ -121,10 +122,10 @@ class Watch:
     during other work, which has no steps, it gets 0.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[float], None] = lambda part: None) -> None:
         self.rows, self.batch, self.brief = 1, 0, False
         self.how: Descent | None = None
-        self.tell: Callable[[float], None] = lambda part: None
+        self.tell = tell
 
     @contextmanager
     def trial(self, *, brief: bool) -> Iterator[None]:
@@ -359,10 +360,10 @@ class Kernels:
         return params, torch.stack(losses)
 
     def _clients_in_cache(self, how: Descent) -> int:
-        """How many clients' models stay in a processor's caches from step to step."""
+        """How many clients' models stay in the caches of all threads from step to step."""
         if self.device != "cpu" or how.batch is None:
             return 2**62
-        return max(self.threads, self.threads * CACHED // self.traits.parameter_bytes)
+        return self.threads * max(1, CACHED // self.traits.parameter_bytes)
 
     def _few_by_few(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, few: int, *, own: bool
@@ -370,20 +371,64 @@ class Kernels:
         """All steps of a few clients before those of the next."""
         own = own and all(p.is_contiguous() for p in params.values())
         trained = params if own else {name: torch.empty(p.shape, dtype=p.dtype) for name, p in params.items()}
-        losses = []
-        for done in range(0, len(on.weight), few):
-            some = slice(done, done + few)
+        losses: dict[int, Tensor] = {}
+
+        def train(some: slice, watch: Watch) -> None:
             mine = {name: value[some] for name, value in trained.items()}
             if not own:  # now, so that they are in the caches
                 for name, value in mine.items():
                     value.copy_(params[name][some])
-            with self.watch.part(done, len(key[some]), len(on.weight)):
-                rows, loss = self.descend(objective, mine, Examples(*(t[some] for t in on)), key[some], how, own=True)
+            kernels, given = replace(self, watch=watch, only="fused"), Examples(*(t[some] for t in on))
+            rows, losses[some.start] = kernels.descend(objective, mine, given, key[some], how, own=True)
             for name, value in rows.items():
                 if value.data_ptr() != mine[name].data_ptr():
                     mine[name].copy_(value)
-            losses.append(loss)
-        return trained, torch.cat(losses)
+
+        def train_here(some: slice) -> None:
+            done = sum(map(len, list(losses.values())))
+            with self.watch.part(done, some.stop - some.start, len(on.weight)):
+                train(some, self.watch)
+
+        if self.threads == 1 or how.safe:  # the curvature, which safe steps measure, is not replayed
+            for some in even_slices(len(on.weight), few):
+                train_here(some)
+        else:
+            self._on_threads(train, train_here, objective, on, how, few // self.threads)
+        return trained, torch.cat([losses[start] for start in sorted(losses)])
+
+    def _on_threads(
+        self,
+        train: Callable[[slice, Watch], None],
+        train_here: Callable[[slice], None],
+        objective: Objective,
+        on: Examples,
+        how: Descent,
+        few: int,
+    ) -> None:
+        """Train all clients in pieces of at most `few`, each thread pieces of its own.
+
+        No thread waits for the others after every product. Only steps that are replayed run on other threads, since
+        modules and objectives need not be thread-safe. Every piece has a single thread wherever it runs, so that its
+        bits do not depend on that.
+        """
+        pieces = even_slices(len(on.weight), few, self.threads)
+        names = {
+            some.start: (id(objective), how, some.stop - some.start, *(t.shape[1:] for t in on)) for some in pieces
+        }
+        left = []
+        with one_thread():
+            for some in pieces:
+                if names[some.start] in self.tapes.replayed:
+                    left.append(some)
+                else:
+                    with self.tapes.watch(names[some.start]):
+                        train_here(some)
+            if all(names[some.start] in self.tapes.replayed for some in left):
+                share(left, train_here, lambda some, check: train(some, Watch(check)), self.threads)
+            else:  # tapes were dropped meanwhile
+                for some in left:
+                    train_here(some)
+        self.watch.tell(1.0)
 
     def _by_length(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool
@@ -498,7 +543,8 @@ class Kernels:
             return fused_step(objective, params, batch, draws, lr, part, span)
         draws = self.tapes.prepare(objective, draws)
         inputs = [*params.values(), *batch, *draws.tensors, *(() if part is None else (part,))]
-        of = ("fused", objective, lr, part is None, draws.rows is None, draws.step_key is None)
+        threads = str(torch.get_num_threads())  # which products depend on (`products`)
+        of = ("fused", objective, lr, threads, part is None, draws.rows is None, draws.step_key is None)
         found = self.tapes.run(of, step, inputs, draws.step, outputs=wanted)
         self.tapes.note(objective, draws)
         return next(iter(found), torch.empty(0))

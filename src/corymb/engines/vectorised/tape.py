@@ -11,7 +11,8 @@ key of the step instead, which is an input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import itemgetter
@@ -406,6 +407,17 @@ class Tapes:
     kept: dict[Any, Player] = field(default_factory=dict)
     drawing: dict[int, tuple[Any, bool]] = field(default_factory=dict)
     """Objectives, by id, and whether their steps are random."""
+    replayed: set[tuple[Any, ...]] = field(default_factory=set)
+    """Pieces of work, by name, of which every step is replayed: none runs code of the objective any more."""
+    _met: list[Player] = field(default_factory=list)
+
+    @contextmanager
+    def watch(self, name: tuple[Any, ...]) -> Iterator[None]:
+        """Note a piece of work as replayed if, at its end, all functions that it ran are."""
+        self._met.clear()
+        yield
+        if all(player.trusted for player in self._met):
+            self.replayed.add(name)
 
     def prepare(self, objective: Any, draws: Draws) -> Draws:
         """The draws of a step that notes whether its number is read; with a key of the step, if that is needed."""
@@ -426,6 +438,7 @@ class Tapes:
             if len(self.kept) >= MOST:
                 self.kept.clear()
                 self.drawing.clear()
+                self.replayed.clear()
             self.kept[name] = Player(of)
         return self.kept[name]
 
@@ -439,4 +452,7 @@ class Tapes:
         outputs: bool = True,
     ) -> Sequence[Tensor]:
         """A function's outputs, replayed where that is known to be the same."""
-        return self.player(of, inputs).run(function, inputs, step, outputs=outputs)
+        player = self.player(of, inputs)
+        if not player.trusted:
+            self._met.append(player)
+        return player.run(function, inputs, step, outputs=outputs)
