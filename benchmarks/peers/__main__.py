@@ -3,12 +3,12 @@
     python -m benchmarks.peers [--cases mlp-100x600 ...] [--ways corymb fedjax ...] [--threads 1 2] [--repeats 2]
                                [--patience 40] [--limit 300] [--keep build/peers] [--write FILE]
 
-Every peer gets an environment of its own, made here from `pinned/NAME.txt` the first time. All ways start from the same
-models and take the same batches, which are handed to them as rows: what a peer's own shuffling and loading costs is not
-counted against it. Every measurement is a process; with one thread it is bound to one core. The first round warms up,
-the least of the others and of all repeats counts. A way that takes longer than `--patience` seconds is measured
-once; one that fails, or takes longer than `--limit`, is named below its table, and the others go on. CPU seconds are
-those of the process and all its children. FEMNIST wants CORYMB_DATA.
+Every peer gets an environment of its own, made here from `pinned/NAME.txt` the first time; PIP_FLAGS may say where pip
+finds torch's CPU build. All ways start from the same models and take the same batches, which are handed to them as
+rows: what a peer's own shuffling and loading costs is not counted against it. Every measurement is a process; with one
+thread it is bound to one core. The first round warms up, the least of the others and of all repeats counts. A way that
+takes longer than `--patience` seconds is measured once; one that fails, or takes longer than `--limit`, is named below
+its table, and the others go on. CPU seconds are those of the process and all its children. FEMNIST wants CORYMB_DATA.
 
 A call that was ended goes on where it was: what is measured is kept in build/peers/measured.jsonl (delete it to begin
 anew), and counts towards `--repeats`; Corymb's own only as long as its source is the same.

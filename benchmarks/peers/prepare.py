@@ -14,6 +14,7 @@ from benchmarks.peers.work import Case, Task
 from torch import Tensor
 
 from corymb.core.snapshot import Snapshot
+from corymb.engines.vectorised.threads import one_thread
 from corymb.local.descent import Batches
 
 TESTED = 2000
@@ -25,7 +26,7 @@ def prepare(case: Case, folder: Path) -> None:
     """Write the work of a case, and `test-x.npy`, `test-y.npy` (and whose cluster they are of) to score it by."""
     x, y, offsets, test = femnist(case.clients, case.batch or 1) if case.network == "cnn" else drawn(case)
     task = Task(case, x, y, offsets, start=[], order=None)
-    with mock.patch.object(Batches, "__iter__", _recorded):
+    with one_thread(), mock.patch.object(Batches, "__iter__", _recorded):  # several draw batches side by side
         SEEN.clear()
         algorithm, fed = rounds_of(task, objective_of(case))
         fed.set_clock(seed=0, clock=0)

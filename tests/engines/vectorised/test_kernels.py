@@ -1,5 +1,8 @@
 """Kernels report their progress before every step, and keep few models in the caches."""
 
+import threading
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -97,3 +100,110 @@ def test_a_few_clients_at_a_time_descend_as_all_at_once(how, own, monkeypatch):
     assert parts == sorted(parts)
     same = [got[name].data_ptr() == given[name].data_ptr() for name in got]
     assert all(same) if own else farthest(given, params) == 0
+
+
+def several_threads(objective, monkeypatch, threads: int) -> Kernels:
+    """Kernels with so little cache that each thread takes one or two of seven clients at a time."""
+    params, on, _ = job(objective, 0, clients=7)
+    traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
+    monkeypatch.setattr(module, "CACHED", 2 * traits.parameter_bytes)
+    return Kernels(traits, "cpu", threads, only="fused")
+
+
+@pytest.fixture
+def on_threads(monkeypatch) -> set[threading.Thread]:
+    """The threads that take steps."""
+    seen, step = set[threading.Thread](), Kernels._fused
+
+    def noted(*args, **options):
+        seen.add(threading.current_thread())
+        return step(*args, **options)
+
+    monkeypatch.setattr(Kernels, "_fused", noted)
+    return seen
+
+
+HOW = Descent(lr=0.1, steps=5, batch=2)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_clients_on_several_threads_have_the_bits_of_one_thread(threads, own, monkeypatch, on_threads):
+    objective = Classification(Network(mlp(4, [6], 3)), 3)
+    several, before = several_threads(objective, monkeypatch, threads), torch.get_num_threads()
+    single = replace(several, threads=1, tapes=module.Tapes())
+    for seed in range(20):
+        params, on, key = job(objective, seed, clients=7)
+        with module.one_thread():
+            want, want_loss = single.descend(objective, params, on, key, HOW)
+        given, parts = {name: value.clone() for name, value in params.items()}, list[float]()
+        several.watch.tell = parts.append
+        got, loss = several.descend(objective, given, on, key, HOW, own=own)
+        assert all(torch.equal(got[name], want[name]) for name in want)
+        assert torch.equal(loss, want_loss)
+        assert parts == sorted(parts)
+        assert parts[-1] == 1
+    assert len(on_threads) > 1
+    assert torch.get_num_threads() == before
+
+
+class Looks(Classification):
+    """Notes the threads that run its code."""
+
+    def losses(self, params, on):
+        SEEN.add(threading.current_thread())
+        return super().losses(params, on)
+
+
+SEEN: set[threading.Thread] = set()
+
+
+def test_code_of_objectives_runs_on_the_calling_thread_only(monkeypatch, on_threads):
+    SEEN.clear()
+    objective = Looks(Network(mlp(4, [6], 3)), 3)
+    kernels = several_threads(objective, monkeypatch, 2)
+    for rate in (0.1, 0.2):  # another step size is another tape
+        for seed in range(10):
+            kernels.descend(objective, *job(objective, seed, clients=7), replace(HOW, lr=rate))
+    assert len(on_threads) > 1
+    assert {threading.current_thread()} == SEEN
+
+
+def test_steps_that_cannot_be_replayed_stay_on_the_calling_thread(monkeypatch, on_threads):
+    objective = Classification(Network(mlp(4, [6], 3)), 3)
+    kernels = several_threads(objective, monkeypatch, 2)
+    monkeypatch.setattr("corymb.engines.vectorised.tape.record", lambda function, inputs: (function(inputs), None))
+    for seed in range(5):
+        kernels.descend(objective, *job(objective, seed, clients=7), HOW)
+    assert on_threads == {threading.current_thread()}
+    assert not kernels.tapes.replayed
+
+
+def test_dropped_tapes_are_recorded_again_on_the_calling_thread(monkeypatch):
+    SEEN.clear()
+    monkeypatch.setattr("corymb.engines.vectorised.tape.MOST", 1)  # clients come in two sizes of pieces
+    objective = Looks(Network(mlp(4, [6], 3)), 3)
+    kernels = several_threads(objective, monkeypatch, 2)
+    for seed in range(5):
+        kernels.descend(objective, *job(objective, seed, clients=7), HOW)
+    assert {threading.current_thread()} == SEEN
+
+
+def test_a_run_that_is_stopped_leaves_no_thread_at_work(monkeypatch):
+    objective = Classification(Network(mlp(4, [6], 3)), 3)
+    kernels, before = several_threads(objective, monkeypatch, 2), torch.get_num_threads()
+    given = job(objective, 0, clients=7)
+    for _ in range(3):
+        want, _ = kernels.descend(objective, *given, HOW)
+
+    def stop(part: float) -> None:
+        if part > 0.1:
+            raise TimeoutError
+
+    kernels.watch.tell = stop
+    with pytest.raises(TimeoutError):
+        kernels.descend(objective, *given, HOW)
+    assert torch.get_num_threads() == before
+    kernels.watch.tell = lambda part: None
+    got, _ = kernels.descend(objective, *given, HOW)
+    assert farthest(got, want) == 0

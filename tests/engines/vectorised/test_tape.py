@@ -35,14 +35,14 @@ def kernels_for(objective, name: str, kind: type[Kernels] = Kernels) -> Kernels:
     return kernels
 
 
-def job(objective, seed: int):
+def job(objective, seed: int, clients: int = N):
     """Models of a few clients, examples with some padding, and keys."""
-    draw = torch.Generator().manual_seed(seed)
-    params = {name: value.expand(N, *value.shape).clone() for name, value in objective.init(root(seed)).items()}
-    weight = torch.ones(N, M)
+    draw, n = torch.Generator().manual_seed(seed), clients
+    params = {name: value.expand(n, *value.shape).clone() for name, value in objective.init(root(seed)).items()}
+    weight = torch.ones(n, M)
     weight[1, 4:] = 0
-    on = Examples(torch.randn(N, M, 4, generator=draw), torch.randint(3, (N, M), generator=draw), weight)
-    return params, on, fold(root(seed), torch.arange(N))
+    on = Examples(torch.randn(n, M, 4, generator=draw), torch.randint(3, (n, M), generator=draw), weight)
+    return params, on, fold(root(seed), torch.arange(n))
 
 
 @pytest.mark.parametrize("name", ["fused", "foreach"])

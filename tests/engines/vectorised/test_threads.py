@@ -1,0 +1,111 @@
+"""Pieces of work on several threads: all of them are done, or the first error ends them."""
+
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+from corymb.engines.vectorised.threads import even_slices, one_thread, share
+
+
+@pytest.mark.parametrize("total", [1, 2, 7, 100])
+@pytest.mark.parametrize("most", [1, 3, 13, 200])
+@pytest.mark.parametrize("multiple", [1, 2, 3])
+def test_slices_cover_everything_once_in_like_sizes(total, most, multiple):
+    slices = even_slices(total, most, multiple)
+    assert [i for some in slices for i in range(total)[some]] == list(range(total))
+    sizes = [some.stop - some.start for some in slices]
+    assert 1 <= min(sizes) <= max(sizes) <= min(most, min(sizes) + 1)
+    assert len(slices) % multiple == 0 or len(slices) == total
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_every_piece_is_done_once(threads):
+    done, who, before = list[int](), set[str](), torch.get_num_threads()
+
+    def do(piece, *_):
+        time.sleep(0.002)
+        done.append(piece.start)
+        who.add(threading.current_thread().name)
+        assert torch.get_num_threads() == 1
+
+    with one_thread():
+        share(even_slices(40, 1), do, do, threads)
+    assert sorted(done) == list(range(40))
+    assert len(who) > 1
+    assert torch.get_num_threads() == before
+
+
+def test_modes_of_torch_hold_on_other_threads():
+    modes = list[tuple[bool, bool]]()
+
+    def note(piece, *_):
+        time.sleep(0.002)
+        modes.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+
+    with one_thread(), torch.no_grad():
+        share(even_slices(8, 1), note, note, 2)
+    with one_thread(), torch.inference_mode():
+        share(even_slices(8, 1), note, note, 2)
+    assert modes == 8 * [(False, False)] + 8 * [(False, True)]
+
+
+def test_an_error_on_another_thread_is_raised_and_ends_the_rest():
+    done = list[int]()
+
+    def here(piece):
+        time.sleep(0.005)
+        done.append(piece.start)
+
+    def elsewhere(piece, check):
+        raise ValueError("elsewhere")
+
+    with one_thread(), pytest.raises(ValueError, match="elsewhere"):
+        share(even_slices(1000, 1), here, elsewhere, 2)
+    assert len(done) < 10
+
+
+def test_an_error_here_cancels_pieces_on_other_threads():
+    cancelled, begun = list[bool](), threading.Event()
+
+    def here(piece):
+        begun.wait(10)
+        raise TimeoutError
+
+    def elsewhere(piece, check):
+        begun.set()
+        try:
+            for _ in range(1000):
+                time.sleep(0.005)
+                check(0.0)
+        except Exception:
+            cancelled.append(True)
+            raise
+
+    with one_thread(), pytest.raises(TimeoutError):
+        share(even_slices(4, 1), here, elsewhere, 2)
+    assert cancelled == [True]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_has_threads_of_its_own():
+    def work() -> None:
+        with one_thread():
+            share(even_slices(4, 1), lambda piece: time.sleep(0.002), lambda piece, check: time.sleep(0.002), 2)
+
+    work()
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    for _ in range(1000):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert (pid, status) == (child, 0)
