@@ -9,13 +9,14 @@ from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.data.built_in.digits import digits
 from corymb.engines import Placement, VectorisedEngine
+from corymb.engines.room import copies
 from corymb.engines.vectorised.graphs import WORTH
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, losses
 from corymb.models import Network, cnn
 from corymb.objectives import Augmented, Classification, Cutout, Flip, Light, Translate
 from corymb.runs.fit import fit
-from corymb.trees import map_tensors, stack, take
+from corymb.trees import leaves, map_tensors, stack, take
 from tests.contracts.cases import CASES, run
 from tests.tiny import classification, farthest, tokens
 
@@ -147,3 +148,15 @@ def test_a_tensor_that_a_client_function_makes_without_a_device_counts():
     data = digits(0, clients=4)
     for engine in ("loop", "vectorised"):
         assert 0 <= fit(FedAvg(rounds=1), data, engine=engine, device="cuda").metrics["test_accuracy"] <= 1
+
+
+def test_copies_share_no_memory():
+    wide = torch.rand(2, 3, device="cuda")
+    given = {"here": torch.rand(3), "there": (wide, wide[0].expand(4, 3), None, 7), "codes": torch.arange(4).cuda()}
+    made = copies(given)
+    assert made["there"][2:] == (None, 7)
+    for one, other in zip(leaves(made), leaves(given), strict=True):
+        assert one.device == other.device
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+        assert one.data_ptr() != other.data_ptr()

@@ -65,7 +65,7 @@ def _value_faults(rows: Share[Tree] | Shares[Tree], at_most: Tensor | None) -> I
         return  # the bound rules out any fault; scanning all values would cost as much as adding them up
     largest = [_largest(leaf) for leaf in numbers]
     for most_of_row in largest:
-        yield ~torch.isfinite(most_of_row), "value is not finite"
+        yield ~(most_of_row < torch.inf), "value is not finite"
     for leaf, most_of_row in zip(numbers, largest, strict=True):
         yield ~(most_of_row <= _bound(leaf)) & (rows.weight.amax(1) > 0), "value is too large to be added up"
 
@@ -101,13 +101,13 @@ def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:
 def _sums_faults(sums: Sums[Tree], sizes: Tensor) -> Iterator[tuple[Tensor, str]]:
     yield from _not_finite((sums.label, sums.note))
     k, weight = len(sums.weight), sums.weight.double()
-    yield ~torch.isfinite(weight), "value is not finite"
+    yield ~(weight.abs() < torch.inf), "value is not finite"
     yield weight < 0, "weight is negative"
     yield weight > float(sizes.clamp_min(1).sum()) * ROUNDING, "weight is more than its clients' sizes allow"
     numbers = [leaf for leaf in leaves(sums.total) if leaf.is_floating_point() and leaf.numel()]
     if numbers:
         largest = torch.stack([_largest(leaf) for leaf in numbers]).double()
-        yield ~torch.isfinite(largest), "value is not finite"
+        yield ~(largest < torch.inf), "value is not finite"
         yield largest > weight.to(largest.device) * LARGEST * ROUNDING, "total is larger than its weight allows"
     if sums.label is not None:
         yield _outside(sums.label, k), _out_of_range(k)
@@ -116,11 +116,14 @@ def _sums_faults(sums: Sums[Tree], sizes: Tensor) -> Iterator[tuple[Tensor, str]
 def _not_finite(rows: Tree) -> Iterator[tuple[Tensor, str]]:
     for leaf in leaves(rows):
         if leaf.is_floating_point() and leaf.numel():
-            yield ~torch.isfinite(_largest(leaf)), "value is not finite"
+            yield ~(_largest(leaf) < torch.inf), "value is not finite"
 
 
 def _largest(rows: Tensor) -> Tensor:
-    """The largest magnitude in every row; NaN propagates. `isfinite` of every entry takes far longer."""
+    """The largest magnitude in every row; NaN propagates, and neither it nor infinity is below infinity.
+
+    `isfinite` of every entry takes far longer; even of the result it takes five operations instead of two.
+    """
     flat = rows.reshape(len(rows), -1)
     if flat.device.type != "cpu":
         largest: Tensor = torch.linalg.vector_norm(flat, torch.inf, dim=1)

@@ -108,17 +108,18 @@ class Yielded:
     def _check_like_the_objectives(self, models: Mapping[str, Tensor], last: Params) -> None:
         for name, value in models.items():
             shape, kind = self._like[name].shape, last.get(name, self._like[name]).dtype
-            require(
-                value.dim() == 1 + len(shape),  # sizes are not compared: an algorithm may change them
-                f"{self._run}: models[{name!r}] has shape {list(value.shape)}: wanted [k, "
-                f"{', '.join(map(str, shape))}], a row for each of k models (a client function returns Share of one "
-                "model, or Shares of k).",
-            )
-            require(
-                value.dtype == kind,
-                f"{self._run}: models[{name!r}] is {_short(value.dtype)}: wanted {_short(kind)}, the run's precision; "
-                f"a value in {_short(value.dtype)} was mixed in at the server (value.to(at.models[name]) converts it).",
-            )
+            if value.dim() != 1 + len(shape):  # sizes are not compared: an algorithm may change them
+                raise InvalidInput(
+                    f"{self._run}: models[{name!r}] has shape {list(value.shape)}: wanted [k, "
+                    f"{', '.join(map(str, shape))}], a row for each of k models (a client function returns Share of "
+                    "one model, or Shares of k)."
+                )
+            if value.dtype != kind:
+                raise InvalidInput(
+                    f"{self._run}: models[{name!r}] is {_short(value.dtype)}: wanted {_short(kind)}, the run's "
+                    f"precision; a value in {_short(value.dtype)} was mixed in at the server "
+                    "(value.to(at.models[name]) converts it)."
+                )
 
     @cached_property
     def _like(self) -> Params:
