@@ -7,8 +7,8 @@ Every client has 50 examples and takes five steps a round, in batches of 10 (one
 naive loop is what one writes first: one module, `load_state_dict`, `torch.optim` and a mean. The ways take turns and
 the least of the repeats counts; only ratios are results, and above 1 Corymb is faster. With all examples in a step both
 do the same arithmetic, so after the first round both models must agree (dropout aside, whose draws differ): a network
-for which they do not is named, and the command fails. On a GPU wall time counts, otherwise CPU time; both ways compute
-in float32, or with `--tf32` in TF32.
+for which they do not is named, and the command fails. With one thread of a CPU, CPU time counts, otherwise wall time;
+both ways compute in float32, or with `--tf32` in TF32.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def measure(case: Case, batch: int | None, asked: argparse.Namespace) -> Result:
     naive, ours = Naive(case, x, y, batch, asked.optimiser), Corymb(case, x, y, batch, asked.optimiser)
     naive.model.load_state_dict(ours.start | ours.frozen)
     best, apart = {"naive": float("inf"), "ours": float("inf")}, 0.0
-    clock = time.process_time if asked.device == "cpu" else time.perf_counter
+    clock = time.process_time if asked.device == "cpu" and asked.threads == 1 else time.perf_counter
     for repeat in range(WARM + asked.repeats):
         for name, way in (("naive", naive), ("ours", ours)):
             begun = clock()

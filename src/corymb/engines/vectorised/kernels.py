@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, count
-from typing import Any
+from itertools import count
+from threading import Lock
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -51,6 +52,7 @@ from corymb.local.reference import (
 )
 from corymb.trees import Params, take
 
+Piece = TypeVar("Piece")
 WIDE = 2**18
 """Layers with at least this many bytes of weights are stepped in their backward pass."""
 FEW = 64
@@ -188,6 +190,8 @@ class Kernels:
     """Whether the model can run for many clients at once if the work is little (`is_little`)."""
     equal: bool = False
     """Whether clients with equally many examples can run together although an example's loss depends on the others."""
+    replays: bool = False
+    """Whether a step of this model can be replayed (`tape`)."""
     watch: Watch = field(default_factory=Watch)
     tapes: Tapes = field(default_factory=Tapes)
     graphs: Graphs = field(default_factory=Graphs)
@@ -348,16 +352,35 @@ class Kernels:
             params = _copied(params)
         # On a CPU, torch takes a GRU or an RNN apart into small operations, in a loop that is faster than a replay.
         whole = all(one.kind == "lstm" for one in self.traits.recurrences)
-        losses, tapes = [], self.tapes if self._plays and whole else None
+        tapes, losses = self.tapes if self._plays and whole else None, dict[int, Tensor]()
         recurrences = self.traits.recurrences if self.device == "cuda" and not self.mixed else ()
-        for i, client in enumerate(self._single_clients(on, key, how)):
+        clients = _SingleClients(on, key, how)
+
+        def train(i: int, begins: Callable[[], None]) -> None:
             model = take(params, i)
             flat = flattened(model, recurrences)
-            losses.append(descend_single(objective, {**model, **flat}, client, how, layers, tapes))
+            losses[i] = descend_single(objective, {**model, **flat}, clients.get(i, begins), how, layers, tapes)
             if flat:
                 torch._foreach_copy_([model[name] for name in flat], list(flat.values()))
+            clients.finish(i)
+
+        def train_here(i: int) -> None:
+            train(i, clients.teller(i, self.watch.tell))
+
+        everybody = range(len(on.weight))
+        if tapes is not None and self.replays and 1 < self.threads <= len(everybody) and not how.safe:
+            rate = how.lr if layers else 0.0  # of which the tape is
+
+            def name_of(i: int) -> tuple[Any, ...]:
+                return id(objective), rate, how.steps, how.epochs, how.batch, *clients.shapes(i)
+
+            # The largest clients come last: with them first, all threads are busy to the end.
+            self._on_threads(everybody[::-1], name_of, train_here, train)
+        else:
+            for i in everybody:
+                train_here(i)
         self.watch.tell(1.0)
-        return params, torch.stack(losses)
+        return params, torch.stack([losses[i] for i in everybody])
 
     def _clients_in_cache(self, how: Descent) -> int:
         """How many clients' models stay in the caches of all threads from step to step."""
@@ -393,41 +416,40 @@ class Kernels:
             for some in even_slices(len(on.weight), few):
                 train_here(some)
         else:
-            self._on_threads(train, train_here, objective, on, how, few // self.threads)
+
+            def name_of(some: slice) -> tuple[Any, ...]:
+                return id(objective), how, some.stop - some.start, *(t.shape[1:] for t in on)
+
+            pieces = even_slices(len(on.weight), few // self.threads, self.threads)
+            self._on_threads(pieces, name_of, train_here, lambda some, check: train(some, Watch(check)))
         return trained, torch.cat([losses[start] for start in sorted(losses)])
 
     def _on_threads(
         self,
-        train: Callable[[slice, Watch], None],
-        train_here: Callable[[slice], None],
-        objective: Objective,
-        on: Examples,
-        how: Descent,
-        few: int,
+        pieces: Sequence[Piece],
+        name_of: Callable[[Piece], tuple[Any, ...]],
+        train_here: Callable[[Piece], None],
+        train_elsewhere: Callable[[Piece, Callable[..., None]], None],
     ) -> None:
-        """Train all clients in pieces of at most `few`, each thread pieces of its own.
+        """Train all pieces, each thread pieces of its own; pieces of one name take the same tapes.
 
         No thread waits for the others after every product. Only steps that are replayed run on other threads, since
         modules and objectives need not be thread-safe. Every piece has a single thread wherever it runs, so that its
         bits do not depend on that.
         """
-        pieces = even_slices(len(on.weight), few, self.threads)
-        names = {
-            some.start: (id(objective), how, some.stop - some.start, *(t.shape[1:] for t in on)) for some in pieces
-        }
         left = []
         with one_thread():
-            for some in pieces:
-                if names[some.start] in self.tapes.replayed:
-                    left.append(some)
+            for piece in pieces:
+                if name_of(piece) in self.tapes.replayed:
+                    left.append(piece)
                 else:
-                    with self.tapes.watch(names[some.start]):
-                        train_here(some)
-            if all(names[some.start] in self.tapes.replayed for some in left):
-                share(left, train_here, lambda some, check: train(some, Watch(check)), self.threads)
+                    with self.tapes.watch(name_of(piece)):
+                        train_here(piece)
+            if all(name_of(piece) in self.tapes.replayed for piece in left):
+                share(left, train_here, train_elsewhere, self.threads)
             else:  # tapes were dropped meanwhile
-                for some in left:
-                    train_here(some)
+                for piece in left:
+                    train_here(piece)
         self.watch.tell(1.0)
 
     def _by_length(
@@ -454,23 +476,6 @@ class Kernels:
         traits = self.traits._replace(fusable=False)
         kernel = choose(traits, how, self.device, self.threads, mixed=self.mixed, examples=some, together=True)
         return examples > 0 and kernel == "foreach"
-
-    def _single_clients(self, on: Examples, key: Key, how: Descent) -> Iterator[SingleClient]:
-        """One client after another, without padding."""
-        counts = [reach(on), (on.weight > 0).sum(1), (on.weight == 1).sum(1)]
-        lengths, sizes, ones = torch.stack(counts).tolist()  # at once: each would wait for a GPU
-        ends_at = list(accumulate(_steps(how, m) for m in lengths))
-        orders = Batches.orders_of_all(how, on.weight, key)
-        for i, m in enumerate(lengths):
-            yield SingleClient(_client(on, i, m), key[i], orders[i], sizes[i], ones[i] == m, self._teller(ends_at, i))
-
-    def _teller(self, ends_at: Sequence[int], client: int) -> Callable[[], None]:
-        """Reports the progress of a stack when a client's next step begins; `ends_at` are cumulative numbers of steps.
-
-        Curvature is no step of the descent, but looks like some: a client is never said to have more than it has.
-        """
-        taken = count(ends_at[client - 1] if client else 0)
-        return lambda: self.watch.tell(min(next(taken), ends_at[client] - 1) / ends_at[-1])
 
     def _clients(self, on: Examples, least: int = 0) -> Iterator[Examples]:
         """One client's examples after another; reports after each that time has passed."""
@@ -618,6 +623,43 @@ def _gradients(
         ends = list(stacked.values())
         slopes = torch.autograd.grad(losses.sum(), ends, allow_unused=True, materialize_grads=True)
     return as_params(params, slopes), losses.detach()
+
+
+class _SingleClients:
+    """The clients of a stack one by one, without padding, and how many of their steps have been taken."""
+
+    def __init__(self, on: Examples, key: Key, how: Descent) -> None:
+        counts = [reach(on), (on.weight > 0).sum(1), (on.weight == 1).sum(1)]
+        self._lengths, self._sizes, self._ones = torch.stack(counts).tolist()  # at once: each would wait for a GPU
+        self._on, self._key, self._orders = on, key, Batches.orders_of_all(how, on.weight, key)
+        self._batch, self._steps = how.batch, [_steps(how, m) for m in self._lengths]
+        self._taken, self._all, self._lock = 0, sum(self._steps), Lock()
+
+    def get(self, i: int, begins: Callable[[], None]) -> SingleClient:
+        """One client; `begins` is called before every step."""
+        alike = self._ones[i] == self._lengths[i]
+        examples = _client(self._on, i, self._lengths[i])
+        return SingleClient(examples, self._key[i], self._orders[i], self._sizes[i], alike, begins)
+
+    def shapes(self, i: int) -> tuple[int | bool, ...]:
+        """Equal for clients whose steps have the same numbers of examples, and weights of the same kind."""
+        size, alike = self._sizes[i], self._ones[i] == self._lengths[i]
+        if self._batch is None or not self._lengths[i]:
+            return alike, self._lengths[i]
+        return alike, min(size, self._batch), size % self._batch, size <= self._batch
+
+    def teller(self, i: int, tell: Callable[[float], None]) -> Callable[[], None]:
+        """Reports the progress of the stack when a client's next step begins.
+
+        Curvature is no step of the descent, but looks like some: a client is never said to have more than it has.
+        """
+        own = count()
+        return lambda: tell((self._taken + min(next(own), self._steps[i] - 1)) / self._all)
+
+    def finish(self, i: int) -> None:
+        """Count a client's steps as taken; clients may descend on several threads."""
+        with self._lock:
+            self._taken += self._steps[i]
 
 
 def _steps(how: Descent, examples: int) -> int:

@@ -50,7 +50,7 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
         kernels = replace(kernels, only=name)
         problem = _disagreement(kernels, objective, clients)
         if problem is None:
-            return _together(kernels, objective, clients)
+            return _together(_replaying(kernels), objective, clients)
         line = f"kernel {name or kernels.pick(DESCENTS[0])} does not fit this model ({problem})"
         if line not in warned:
             log.warning(line)
@@ -66,9 +66,14 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
             "an example's loss depends on the other examples in its batch: only clients with equally many examples run "
             "together"
         )
-        return together
+        return _replaying(together)
     log.warning("an example's loss depends on the other examples in its batch: clients run one by one")
-    return kernels
+    return _replaying(kernels)
+
+
+def _replaying(kernels: Kernels) -> Kernels:
+    """The kernels, knowing whether the steps that were tried can be replayed."""
+    return replace(kernels, replays=kernels.tapes.all_replay)
 
 
 def _of_equal_length(clients: list[Examples]) -> list[Examples]:

@@ -409,14 +409,20 @@ class Tapes:
     """Objectives, by id, and whether their steps are random."""
     replayed: set[tuple[Any, ...]] = field(default_factory=set)
     """Pieces of work, by name, of which every step is replayed: none runs code of the objective any more."""
-    _met: list[Player] = field(default_factory=list)
+    _met: dict[int, Player] = field(default_factory=dict)
+    """Players that were asked for before they were trusted, by id."""
+
+    @property
+    def all_replay(self) -> bool:
+        """Whether every function seen so far can be replayed."""
+        return not any(player.refused for player in self.kept.values())
 
     @contextmanager
     def watch(self, name: tuple[Any, ...]) -> Iterator[None]:
         """Note a piece of work as replayed if, at its end, all functions that it ran are."""
         self._met.clear()
         yield
-        if all(player.trusted for player in self._met):
+        if all(player.trusted for player in self._met.values()):
             self.replayed.add(name)
 
     def prepare(self, objective: Any, draws: Draws) -> Draws:
@@ -440,7 +446,10 @@ class Tapes:
                 self.drawing.clear()
                 self.replayed.clear()
             self.kept[name] = Player(of)
-        return self.kept[name]
+        player = self.kept[name]
+        if not player.trusted:
+            self._met[id(player)] = player
+        return player
 
     def run(
         self,
@@ -452,7 +461,4 @@ class Tapes:
         outputs: bool = True,
     ) -> Sequence[Tensor]:
         """A function's outputs, replayed where that is known to be the same."""
-        player = self.player(of, inputs)
-        if not player.trusted:
-            self._met.append(player)
-        return player.run(function, inputs, step, outputs=outputs)
+        return self.player(of, inputs).run(function, inputs, step, outputs=outputs)

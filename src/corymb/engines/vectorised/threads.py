@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+Piece = TypeVar("Piece")
 
 
 class Cancelled(Exception):
@@ -40,9 +42,9 @@ def one_thread() -> Iterator[None]:
 
 
 def share(
-    pieces: Sequence[slice],
-    here: Callable[[slice], None],
-    elsewhere: Callable[[slice, Callable[[Any], None]], None],
+    pieces: Sequence[Piece],
+    here: Callable[[Piece], None],
+    elsewhere: Callable[[Piece, Callable[..., None]], None],
     threads: int,
 ) -> None:
     """Do all pieces, those that come first before the others: some `here`, on the calling thread, the rest `elsewhere`.

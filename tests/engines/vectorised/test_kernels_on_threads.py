@@ -1,0 +1,189 @@
+"""Clients on threads of their own have the bits of one thread, and code of modules stays on the calling thread."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import corymb
+from corymb.engines import VectorisedEngine
+from corymb.engines.vectorised import kernels as module
+from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.tape import Tapes
+from corymb.engines.vectorised.threads import one_thread
+from corymb.engines.vectorised.traits import watch
+from corymb.local import Descent
+from corymb.models import Network, mlp
+from corymb.objectives import Classification
+from corymb.trees import take
+from tests.engines.vectorised.test_tape import job
+from tests.tiny import farthest
+
+HOW = Descent(lr=0.1, steps=5, batch=2)
+EPOCHS = Descent(lr=0.1, epochs=2, batch=3, momentum=0.5)
+CLIENTS = 7
+
+
+def objective_of(kind=Classification):
+    return kind(Network(mlp(4, [6], 3)), 3)
+
+
+def several_threads(objective, monkeypatch, threads: int, kernel: str = "fused") -> Kernels:
+    """Kernels with so little cache that each thread takes one or two of seven clients at a time.
+
+    "layers" is the serial kernel with linear layers that are stepped in their backward pass.
+    """
+    params, on, _ = job(objective, 0, clients=CLIENTS)
+    traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
+    monkeypatch.setattr(module, "CACHED", 2 * traits.parameter_bytes)
+    monkeypatch.setattr(module, "WIDE", 1)
+    if kernel == "layers":
+        return Kernels(traits._replace(convolutional=True), "cpu", threads, replays=True)
+    return Kernels(traits, "cpu", threads, only=kernel, replays=True)
+
+
+@pytest.fixture
+def on_threads(monkeypatch) -> set[threading.Thread]:
+    """The threads that take steps."""
+    seen, step, single = set[threading.Thread](), Kernels._fused, module.descend_single
+
+    def noted(*args, **options):
+        seen.add(threading.current_thread())
+        return step(*args, **options)
+
+    def noted_single(*args, **options):
+        seen.add(threading.current_thread())
+        return single(*args, **options)
+
+    monkeypatch.setattr(Kernels, "_fused", noted)
+    monkeypatch.setattr(module, "descend_single", noted_single)
+    return seen
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize(("kernel", "how"), [("fused", HOW), ("serial", HOW), ("serial", EPOCHS), ("layers", HOW)])
+def test_clients_on_several_threads_have_the_bits_of_one_thread(kernel, how, threads, own, monkeypatch, on_threads):
+    objective = objective_of()
+    several, before = several_threads(objective, monkeypatch, threads, kernel), torch.get_num_threads()
+    single = replace(several, threads=1, tapes=Tapes())
+    for seed in range(20):
+        params, on, key = job(objective, seed, clients=CLIENTS)
+        with one_thread():
+            want, want_loss = single.descend(objective, params, on, key, how)
+        given, parts = {name: value.clone() for name, value in params.items()}, list[float]()
+        several.watch.tell = parts.append
+        got, loss = several.descend(objective, given, on, key, how, own=own)
+        assert all(torch.equal(got[name], want[name]) for name in want)
+        assert torch.equal(loss, want_loss)
+        assert parts == sorted(parts)
+        assert parts[-1] == 1
+    assert len(on_threads) > 1
+    assert torch.get_num_threads() == before
+
+
+class Looks(Classification):
+    """Notes the threads that run its code."""
+
+    def losses(self, params, on):
+        SEEN.add(threading.current_thread())
+        return super().losses(params, on)
+
+
+SEEN: set[threading.Thread] = set()
+
+
+@pytest.mark.parametrize("kernel", ["fused", "serial", "layers"])
+def test_code_of_objectives_runs_on_the_calling_thread_only(kernel, monkeypatch, on_threads):
+    SEEN.clear()
+    objective = objective_of(Looks)
+    kernels = several_threads(objective, monkeypatch, 2, kernel)
+    for rate in (0.1, 0.2):  # another step size may be another tape
+        for steps in (2, 5):
+            for seed in range(10):
+                how = replace(HOW, lr=rate, steps=steps, batch=5)  # of two sizes, and one of another client
+                kernels.descend(objective, *job(objective, seed, clients=CLIENTS), how)
+    assert len(on_threads) > 1
+    assert {threading.current_thread()} == SEEN
+
+
+@pytest.mark.parametrize("kernel", ["fused", "serial"])
+def test_steps_that_cannot_be_replayed_stay_on_the_calling_thread(kernel, monkeypatch, on_threads):
+    objective = objective_of()
+    kernels = several_threads(objective, monkeypatch, 2, kernel)
+    monkeypatch.setattr("corymb.engines.vectorised.tape.record", lambda function, inputs: (function(inputs), None))
+    for seed in range(5):
+        kernels.descend(objective, *job(objective, seed, clients=CLIENTS), HOW)
+    assert on_threads == {threading.current_thread()}
+    assert not kernels.tapes.replayed
+
+
+@pytest.mark.parametrize("kernel", ["fused", "serial"])
+def test_dropped_tapes_are_recorded_again_on_the_calling_thread(kernel, monkeypatch):
+    SEEN.clear()
+    monkeypatch.setattr("corymb.engines.vectorised.tape.MOST", 1)  # clients come in two sizes of pieces, or of batches
+    objective = objective_of(Looks)
+    kernels = several_threads(objective, monkeypatch, 2, kernel)
+    for seed in range(5):
+        kernels.descend(objective, *job(objective, seed, clients=CLIENTS), replace(HOW, batch=5))
+    assert {threading.current_thread()} == SEEN
+
+
+@pytest.mark.parametrize("kernel", ["fused", "serial"])
+def test_a_run_that_is_stopped_leaves_no_thread_at_work(kernel, monkeypatch):
+    objective = objective_of()
+    kernels, before = several_threads(objective, monkeypatch, 2, kernel), torch.get_num_threads()
+    given = job(objective, 0, clients=CLIENTS)
+    for _ in range(3):
+        want, _ = kernels.descend(objective, *given, HOW)
+
+    def stop(part: float) -> None:
+        if part > 0.1:
+            raise TimeoutError
+
+    kernels.watch.tell = stop
+    with pytest.raises(TimeoutError):
+        kernels.descend(objective, *given, HOW)
+    assert torch.get_num_threads() == before
+    kernels.watch.tell = lambda part: None
+    got, _ = kernels.descend(objective, *given, HOW)
+    assert farthest(got, want) == 0
+
+
+class Peeks(nn.Module):
+    """Reads a value into Python, which no tape can follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) * (1.0 if float(x.detach().sum()) > 1e9 else 2.0)
+
+
+@pytest.mark.parametrize(("model", "replays"), [(mlp(4, [6], 3), True), (Peeks, False)])
+def test_whether_steps_can_be_replayed_is_known_before_a_run(model, replays):
+    x, y = torch.randn(40, 4), torch.arange(40) % 3
+    data = corymb.FederatedDataset.from_arrays(x, y, torch.arange(40) // 10, test=0)
+    engine = VectorisedEngine(Classification(Network(model), 3), data, kernel="serial")
+    assert engine.kernels.replays == replays
+
+
+def test_models_whose_steps_cannot_be_replayed_keep_all_threads(monkeypatch):
+    objective, seen = objective_of(), set[int]()
+    kernels = replace(several_threads(objective, monkeypatch, 2, "serial"), replays=False)
+    single, before = module.descend_single, torch.get_num_threads()
+
+    def noted(*args, **options):
+        seen.add(torch.get_num_threads())
+        return single(*args, **options)
+
+    monkeypatch.setattr(module, "descend_single", noted)
+    torch.set_num_threads(2)
+    try:
+        kernels.descend(objective, *job(objective, 0, clients=CLIENTS), HOW)
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {2}
