@@ -36,7 +36,7 @@ from corymb.engines.vectorised.single import SingleClient, descend_single, group
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Tapes
-from corymb.engines.vectorised.threads import even_slices, one_thread, share
+from corymb.engines.vectorised.threads import even_slices, one_thread, share, worthwhile_threads
 from corymb.engines.vectorised.traits import Traits
 from corymb.engines.vectorised.ways import at_once, by_streams
 from corymb.keys import Key
@@ -434,7 +434,7 @@ class Kernels:
         """Train all pieces, each thread pieces of its own; pieces of one name take the same tapes.
 
         No thread waits for the others after every product. Only steps that are replayed run on other threads, since
-        modules and objectives need not be thread-safe. Every piece has a single thread wherever it runs, so that its
+        modules and objectives need not be thread-safe, and only where operations take long enough. Every piece has a single thread wherever it runs, so that its
         bits do not depend on that.
         """
         left = []
@@ -445,11 +445,11 @@ class Kernels:
                 else:
                     with self.tapes.watch(name_of(piece)):
                         train_here(piece)
-            if all(name_of(piece) in self.tapes.replayed for piece in left):
-                share(left, train_here, train_elsewhere, self.threads)
-            else:  # tapes were dropped meanwhile
-                for piece in left:
-                    train_here(piece)
+            names = {name_of(piece) for piece in left}
+            threads = 1  # if tapes were dropped meanwhile
+            if names <= self.tapes.replayed.keys():
+                threads = worthwhile_threads(self.tapes.seconds_per_operation(names), self.threads)
+            share(left, train_here, train_elsewhere, threads)
         self.watch.tell(1.0)
 
     def _by_length(

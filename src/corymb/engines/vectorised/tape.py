@@ -11,11 +11,14 @@ key of the step instead, which is an input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import inf
 from operator import itemgetter
+from statistics import fmean
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +33,8 @@ Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """From inputs, which it may write into, to outputs."""
 MOST = 256
 """How many tapes are kept."""
+TIMED = 5
+"""How many replays of a tape are timed."""
 SHAPED_BY_VALUES = {"aten::_pack_padded_sequence"}
 """Operations whose results' shapes depend on values, beside those that torch tags so."""
 KEEPS_FOR_BACKWARD = {"aten.mkldnn_rnn_layer.default"}
@@ -357,6 +362,9 @@ class Player:
     lean: Tape | None = None
     """The tape without outputs; only once `whole` is trusted."""
     calls: int = 0
+    timed: int = 0
+    seconds_per_operation: float = inf
+    """The least of the replays that were timed."""
 
     @property
     def trusted(self) -> bool:
@@ -373,13 +381,22 @@ class Player:
     ) -> Sequence[Tensor]:
         """The function's outputs; without `outputs`, only what it writes into its inputs counts."""
         if self.lean is not None and self.whole is not None:
-            return (self.whole if outputs else self.lean).play(inputs)
+            tape = self.whole if outputs else self.lean
+            return tape.play(inputs) if self.timed >= TIMED else self._timed(tape, inputs)
         self.calls += 1
         if self.calls == 2:
             found, tape = record(function, inputs)
             self.whole = None if isinstance(step, Step) and step.used else tape
             return found
         return function(inputs) if self.whole is None else self._compared(function, inputs, self.whole)
+
+    def _timed(self, tape: Tape, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        began = perf_counter()
+        found = tape.play(inputs)
+        seconds = (perf_counter() - began) / max(1, len(tape.lines))
+        self.seconds_per_operation = min(self.seconds_per_operation, seconds)
+        self.timed += 1
+        return found
 
     def _compared(self, function: Function, inputs: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
         """Compute the function both ways, and trust the tape if every bit agrees."""
@@ -407,10 +424,10 @@ class Tapes:
     kept: dict[Any, Player] = field(default_factory=dict)
     drawing: dict[int, tuple[Any, bool]] = field(default_factory=dict)
     """Objectives, by id, and whether their steps are random."""
-    replayed: set[tuple[Any, ...]] = field(default_factory=set)
-    """Pieces of work, by name, of which every step is replayed: none runs code of the objective any more."""
-    _met: dict[int, Player] = field(default_factory=dict)
-    """Players that were asked for before they were trusted, by id."""
+    replayed: dict[tuple[Any, ...], list[Player]] = field(default_factory=dict)
+    """Pieces of work, by name, of which every step is replayed (none runs code of the objective any more), and how."""
+    _watched: dict[int, Player] | None = None
+    """Players that the watched piece of work asked for, by id."""
 
     @property
     def all_replay(self) -> bool:
@@ -419,11 +436,19 @@ class Tapes:
 
     @contextmanager
     def watch(self, name: tuple[Any, ...]) -> Iterator[None]:
-        """Note a piece of work as replayed if, at its end, all functions that it ran are."""
-        self._met.clear()
-        yield
-        if all(player.trusted for player in self._met.values()):
-            self.replayed.add(name)
+        """Note a piece of work as replayed if, at its end, all functions that it ran have been."""
+        self._watched = {}
+        try:
+            yield
+            if all(player.timed for player in self._watched.values()):
+                self.replayed[name] = list(self._watched.values())
+        finally:
+            self._watched = None
+
+    def seconds_per_operation(self, names: Iterable[tuple[Any, ...]]) -> float:
+        """The mean over the tapes of these pieces of work, each on a single thread."""
+        players = {id(player): player for name in names for player in self.replayed[name]}.values()
+        return fmean(player.seconds_per_operation for player in players) if players else 0.0
 
     def prepare(self, objective: Any, draws: Draws) -> Draws:
         """The draws of a step that notes whether its number is read; with a key of the step, if that is needed."""
@@ -447,8 +472,8 @@ class Tapes:
                 self.replayed.clear()
             self.kept[name] = Player(of)
         player = self.kept[name]
-        if not player.trusted:
-            self._met[id(player)] = player
+        if self._watched is not None:
+            self._watched[id(player)] = player
         return player
 
     def run(
