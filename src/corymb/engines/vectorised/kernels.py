@@ -434,8 +434,8 @@ class Kernels:
         """Train all pieces, each thread pieces of its own; pieces of one name take the same tapes.
 
         No thread waits for the others after every product. Only steps that are replayed run on other threads, since
-        modules and objectives need not be thread-safe, and only where operations take long enough. Every piece has a single thread wherever it runs, so that its
-        bits do not depend on that.
+        modules and objectives need not be thread-safe, and only if their operations take long enough. Every piece has a
+        single thread wherever it runs, so that its bits do not depend on that.
         """
         left = []
         with one_thread():

@@ -381,8 +381,8 @@ class Player:
     ) -> Sequence[Tensor]:
         """The function's outputs; without `outputs`, only what it writes into its inputs counts."""
         if self.lean is not None and self.whole is not None:
-            tape = self.whole if outputs else self.lean
-            return tape.play(inputs) if self.timed >= TIMED else self._timed(tape, inputs)
+            trusted = self.whole if outputs else self.lean
+            return trusted.play(inputs) if self.timed >= TIMED else self._timed(trusted, inputs)
         self.calls += 1
         if self.calls == 2:
             found, tape = record(function, inputs)
