@@ -38,7 +38,7 @@ from corymb.engines.vectorised.graphs import Player, StepFunction, capture
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import Traits, watch
-from corymb.engines.vectorised.ways import at_once, by_streams
+from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.operations import operations
@@ -168,7 +168,7 @@ class Ways:
 
     def way(self) -> str:
         players = [seen.player for seen in self.kernels.graphs.seen.values() if seen.player is not None]
-        return f"graph of {players[0].way}" if players else self.kernels.pick(Descent(lr=LR))
+        return f"graph of {players[0].variant}" if players else self.kernels.pick(Descent(lr=LR))
 
     def difference(self, steps: int = 3) -> float:
         """The largest difference from plain vmap after a few steps, beside how far the steps went."""

@@ -9,7 +9,7 @@ from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.data.built_in.digits import digits
 from corymb.engines import Placement, VectorisedEngine
-from corymb.engines.room import copies
+from corymb.engines.isolation import copies
 from corymb.engines.vectorised.graphs import WORTH
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, losses

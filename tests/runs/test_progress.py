@@ -153,7 +153,7 @@ class Slow:
 
     def __init__(self, clock):
         self.clock, self.host = clock, type("Host", (), {"begun": None})()
-        watch = type("Watch", (), {"work": staticmethod(torch.clone), "tell": None})()
+        watch = type("Watch", (), {"work": staticmethod(torch.clone), "report": None})()
         self.kernels = type("Kernels", (), {"watch": watch})()
 
     def rounds(self, fed):
@@ -161,9 +161,9 @@ class Slow:
         for client, size in enumerate(fed.sizes.tolist()):
             self.host.begun([client])
             for step in range(10):
-                self.kernels.watch.tell(step / 10)
+                self.kernels.watch.report(step / 10)
                 self.clock.now += 4 * size
-            self.kernels.watch.tell(1)
+            self.kernels.watch.report(1)
         yield "round"
 
 

@@ -16,9 +16,9 @@ from corymb.core.intake import Intake
 from corymb.core.objective import Objective
 from corymb.core.rules import kind_problem
 from corymb.engines.examples import ExampleTable
+from corymb.engines.isolation import copies, isolated
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.engines.placement import Placement
-from corymb.engines.room import copies, isolated
 from corymb.keys import KeyRing, hash_names
 from corymb.settings import fingerprint, first_line, require
 from corymb.trees import as_tensors, map_tensors

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from corymb.core.client import ClientFn
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
-from corymb.engines.room import torch_quiet
+from corymb.engines.isolation import torch_quiet
 from corymb.keys import root
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free

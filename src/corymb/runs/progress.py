@@ -156,7 +156,7 @@ class Beat:
         if self.here:
             engine.host.begun = self._begin
         if hasattr(engine, "kernels"):
-            engine.kernels.watch.tell, self.work = self._step, engine.kernels.watch.work
+            engine.kernels.watch.report, self.work = self._step, engine.kernels.watch.work
 
     def over(self, rounds: Iterator[T]) -> Iterator[T]:
         """Iterate over rounds, checking the time only within them, not while they are evaluated and saved."""

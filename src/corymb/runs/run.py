@@ -23,7 +23,7 @@ from corymb.core.objective import Examples, Objective, model_takes
 from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
-from corymb.engines.room import torch_quiet
+from corymb.engines.isolation import torch_quiet
 from corymb.evaluate import ByClient, clusters_in_use
 from corymb.keys import fold, root
 from corymb.objectives.linear_form import linear_form

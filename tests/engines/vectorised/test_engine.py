@@ -163,7 +163,7 @@ def test_a_timeout_while_measuring_the_need_ends_the_call():
     def tell(part):
         raise TimeIsUp
 
-    engine.kernels.watch.tell = tell
+    engine.kernels.watch.report = tell
     with pytest.raises(TimeIsUp):
         Federation(engine).clients.map(train, MODEL, how=Descent(lr=0.01, steps=3))
     assert begun == []

@@ -13,7 +13,7 @@ from corymb.engines.vectorised.graphs import WORTH
 from corymb.engines.vectorised.kernels import LONG, Kernels, _gradients
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import watch
-from corymb.engines.vectorised.ways import by_streams
+from corymb.engines.vectorised.variants import by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.models import Network, cnn

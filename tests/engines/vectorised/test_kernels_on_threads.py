@@ -74,7 +74,7 @@ def test_clients_on_several_threads_have_the_bits_of_one_thread(kernel, how, thr
         with one_thread():
             want, want_loss = single.descend(objective, params, on, key, how)
         given, parts = {name: value.clone() for name, value in params.items()}, list[float]()
-        several.watch.tell = parts.append
+        several.watch.report = parts.append
         got, loss = several.descend(objective, given, on, key, how, own=own)
         assert all(torch.equal(got[name], want[name]) for name in want)
         assert torch.equal(loss, want_loss)
@@ -143,11 +143,11 @@ def test_a_run_that_is_stopped_leaves_no_thread_at_work(kernel, monkeypatch):
         if part > 0.1:
             raise TimeoutError
 
-    kernels.watch.tell = stop
+    kernels.watch.report = stop
     with pytest.raises(TimeoutError):
         kernels.descend(objective, *given, HOW)
     assert torch.get_num_threads() == before
-    kernels.watch.tell = lambda part: None
+    kernels.watch.report = lambda part: None
     got, _ = kernels.descend(objective, *given, HOW)
     assert farthest(got, want) == 0
 

@@ -21,8 +21,8 @@ from corymb.core.intake import Intake
 from corymb.core.objective import Examples, Objective
 from corymb.engines.heap import REUSED, keep_freed_memory
 from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, as_reply, blame, check_kinds
+from corymb.engines.isolation import copies, isolated
 from corymb.engines.placement import Placement
-from corymb.engines.room import copies, isolated
 from corymb.engines.vectorised.answers import same_answer, why_answers_differ, why_not_vmap
 from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
 from corymb.engines.vectorised.kernels import Kernels
@@ -174,9 +174,9 @@ class VectorisedEngine:
             return Need()  # nothing to split into chunks
         if name not in self._needs:
             least, most = (int(size) for size in self.sizes[ids].aminmax())
-            alike = most <= UNEVEN * least or not self.kernels.cuts_unlike_sizes
+            similar = most <= UNEVEN * least or not self.kernels.splits_by_size
             total = len(ids) * self._bytes_of(most, Need())
-            if (alike and total * LIKELY_FACTOR <= self.budget) or call.fn.name in self._serial:
+            if (similar and total * LIKELY_FACTOR <= self.budget) or call.fn.name in self._serial:
                 return Need()
             # The largest client gives the best estimate, and on a GPU it is quick; on a CPU the smallest is used.
             one = slice(-1, None) if self.host.device.type == "cuda" else slice(1)
@@ -197,7 +197,7 @@ class VectorisedEngine:
         size = min(int(self.sizes[ids]), few or 2**62)
         examples = max(watched.examples, watch.batch) if 0 < watched.examples < size else None
         need = Need(watch.rows, examples, reply=nbytes(outcome.value) + writes)
-        if examples is None and 0 < watched.trained < size and self.kernels.cuts_unlike_sizes:
+        if examples is None and 0 < watched.trained < size and self.kernels.splits_by_size:
             need = need._replace(examples=max(watched.trained, watch.batch), measures=True)
         taken = peak.bytes()
         return need if taken is None else need._replace(part=taken / self._bytes_of_chunk(1, size, need))

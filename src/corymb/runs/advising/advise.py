@@ -15,7 +15,7 @@ from typing import Any
 from corymb.core.objective import Objective
 from corymb.data import FederatedDataset, as_dataset
 from corymb.data.validation_split import validation_split
-from corymb.engines.room import torch_quiet
+from corymb.engines.isolation import torch_quiet
 from corymb.runs.advising import words
 from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.pairs import LOSS, Judge, Paired, combined, compare

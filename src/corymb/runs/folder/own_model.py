@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
-from corymb.engines.room import isolated, torch_quiet
+from corymb.engines.isolation import isolated, torch_quiet
 from corymb.keys import Key, fold, integers, root, uniform
 from corymb.objectives import Classification, Regression
 from corymb.runs.history import is_number
