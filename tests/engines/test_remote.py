@@ -314,8 +314,8 @@ def test_a_nodes_reported_time_is_at_most_the_time_waited(lie):
     fed.clients.sum(count_visits, MODELS)
     traffic = fed._engine.traffic
     assert 0 < traffic.slowest <= time.monotonic() - began
-    assert all(0 < spent <= time.monotonic() - began for spent in traffic.worked.values())
-    assert ("node-0" in traffic.worked) == (lie == 1e300)
+    assert all(0 < spent <= time.monotonic() - began for spent in traffic.computed.values())
+    assert ("node-0" in traffic.computed) == (lie == 1e300)
 
 
 class Deaf(InProcess):

@@ -265,7 +265,7 @@ class Federation:
         self._moment.seed, self._moment.clock, self._moment.calls = seed, clock, 0
 
     def rewind(self, clock: int, versions: Mapping[str, Version] | None = None) -> None:
-        """Discard what clients wrote at this clock or later; they are told with the next call.
+        """Discard what clients wrote at this clock or later; the next call tells them to.
 
         A federation that has made no call yet takes over client memory from an earlier run: at `versions`, if the run
         recorded them, else as it was at this clock.

@@ -134,7 +134,7 @@ def measured(rows: Tree, near: Near | None, clients: int, *, known: bool = False
 
 
 def _on_one_device(squares: Tensor, weight: Tensor, models: Tensor | None) -> Deviations:
-    """An `Deviations` on one device: with several devices, the models may be on another one than the replies."""
+    """`Deviations` on one device: with several devices, the models may be on another one than the replies."""
     return Deviations(squares, weight, None if models is None else models.to(squares.device))
 
 

@@ -96,14 +96,14 @@ class _Traffic:
         self.messages = self.bytes_down = self.bytes_up = 0
         self.slowest = 0.0
         """Seconds that the slowest node spent computing in the last call."""
-        self.worked: dict[str, float] = {}
+        self.computed: dict[str, float] = {}
         """Seconds that each node has spent computing in all calls so far."""
 
     def add_work(self, node: str, seconds: float) -> None:
         """Add the seconds that a node reports for the last call; anything but a positive number is ignored."""
         if seconds > 0:
             self.slowest = max(self.slowest, seconds)
-            self.worked[node] = self.worked.get(node, 0.0) + seconds
+            self.computed[node] = self.computed.get(node, 0.0) + seconds
 
 
 class RemoteEngine:

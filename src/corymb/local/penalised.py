@@ -8,8 +8,8 @@ examples left out: few examples rarely tell which one is best, and a mean of lin
 squared loss, each penalty is also weighted by the degrees of freedom between it and its neighbours: with fewer examples
 than features, all weak penalties give the same interpolating model, which would otherwise be counted many times.
 
-Everything is computed at the client from its own examples. A client with a single label, or a single example, predicts
-that.
+Everything is computed at the client from its own examples. A client with a single label, or a single example, always
+predicts that label or target.
 """
 
 from __future__ import annotations
