@@ -113,13 +113,13 @@ class Engine:
     """Asks a hundred clients, ten of them at a time, and each ten take three seconds."""
 
     def __init__(self, clock, host=None):
-        self.clock, self.host = clock, host or type("Host", (), {"begun": None})()
+        self.clock, self.host = clock, host or type("Host", (), {"on_begin": None})()
 
     def rounds(self, fed, number):
         for _ in range(number):
             fed.asking(100)
             for first in range(0, 100, 10):
-                self.host.begun(range(first, first + 10))
+                self.host.on_begin(range(first, first + 10))
                 self.clock.now += 3
             yield "round"
 
@@ -152,14 +152,14 @@ class Slow:
     """Two clients, one with three times the examples of the other, whose every step takes four seconds an example."""
 
     def __init__(self, clock):
-        self.clock, self.host = clock, type("Host", (), {"begun": None})()
+        self.clock, self.host = clock, type("Host", (), {"on_begin": None})()
         watch = type("Watch", (), {"work": staticmethod(torch.clone), "report": None})()
         self.kernels = type("Kernels", (), {"watch": watch})()
 
     def rounds(self, fed):
         fed.asking(2)
         for client, size in enumerate(fed.sizes.tolist()):
-            self.host.begun([client])
+            self.host.on_begin([client])
             for step in range(10):
                 self.kernels.watch.report(step / 10)
                 self.clock.now += 4 * size

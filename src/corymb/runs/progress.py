@@ -154,7 +154,7 @@ class RoundTimer:
             engine = engine.engine
         self.in_process, self.remote = hasattr(engine, "host"), engine if hasattr(engine, "traffic") else None
         if self.in_process:
-            engine.host.begun = self._begin_clients
+            engine.host.on_begin = self._begin_clients
         if hasattr(engine, "kernels"):
             engine.kernels.watch.report, self.work = self._step, engine.kernels.watch.work
 

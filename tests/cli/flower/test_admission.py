@@ -113,11 +113,11 @@ def test_files_are_checked_before_anything_is_started(files, tmp_path, capsys):
     key, ca = files / "mine" / "key", files / "mine" / "ca.pem"
     check_files(ca, key)
     (tmp_path / "text").write_text("hello")
-    wrong = {"text": "holds no private key in OpenSSH's format"}
+    wrong = {"text": "is not a private key in OpenSSH's format"}
     if shutil.which("ssh-keygen"):
         for name, kind, word in (("rsa", "rsa", ""), ("locked", "ecdsa", "secret")):
             subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", word, "-f", tmp_path / name], check=True)
-        wrong |= {"rsa": "is no key of an elliptic curve", "locked": "has a passphrase"}
+        wrong |= {"rsa": "is not an elliptic-curve key", "locked": "has a passphrase"}
     for name, says in wrong.items():
         with pytest.raises(InvalidInput, match=says):
             check_files(ca, tmp_path / name)

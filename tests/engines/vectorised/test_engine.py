@@ -158,7 +158,7 @@ def test_need_is_measured_on_fewer_examples_if_they_take_long():
 def test_a_timeout_while_measuring_the_need_ends_the_call():
     engine = VectorisedEngine(OBJECTIVE, regression([500, 600]), DOUBLE, memory=2**14)
     begun = []
-    engine.host.begun = begun.append
+    engine.host.on_begin = begun.append
 
     def tell(part):
         raise TimeIsUp

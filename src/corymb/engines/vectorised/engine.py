@@ -250,7 +250,7 @@ class VectorisedEngine:
         """Run a call for a chunk; returns how many answered, and the errors of those that raised."""
         if call.fn.name in self._serial:
             return self.host.ask_each(call, zip(ids.tolist(), places.tolist(), strict=True), intake)
-        self.host.begun(ids.tolist())
+        self.host.on_begin(ids.tolist())
         try:
             value, writes = self._stacked(call, ids, places)
         except TimeIsUp:
@@ -279,7 +279,7 @@ class VectorisedEngine:
         if {(call.fn.name, padded), (call.fn.name, True)} & self._compared:
             return None
         self._compared.add((call.fn.name, padded))
-        self.host.begun([int(ids[one])])
+        self.host.on_begin([int(ids[one])])
         here = slice(one, one + 1)
         try:
             with self.kernels.watch.silent():

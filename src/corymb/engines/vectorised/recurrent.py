@@ -323,8 +323,8 @@ class _Layer(torch.autograd.Function):
 
         merged = [with_clients(value, dim) for value, dim in zip(tensors, in_dims, strict=False)]
         out, last, *made = _Layer.apply(*merged, name, kept, low)  # type: ignore[no-untyped-call]
-        apart = (info.batch_size, -1)
-        return (out.unflatten(0, apart), last.unflatten(0, apart), *made), (0, 0, *[None] * len(made))
+        split = (info.batch_size, -1)
+        return (out.unflatten(0, split), last.unflatten(0, split), *made), (0, 0, *[None] * len(made))
 
 
 def at_full_precision(where: Tensor) -> Any:
