@@ -366,7 +366,7 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
 
 
 def clearly_near(found: Deviations, near: Near | None, larger: Tensor, max_value: float) -> Tensor | None:
-    """Whether lengths alone show that no reply is too far and none exceeds `max_value`; a bool on the replies' device.
+    """Whether lengths alone show that no reply is too far and no value above `max_value` (a bool on their device).
 
     They do if every reply moved, started from one model, and the longest is within `LEAD` medians, which every bound
     allows: then neither bounds nor values need be checked. None if this test does not apply. `larger` is as in

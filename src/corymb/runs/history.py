@@ -158,7 +158,7 @@ def on_these_data(history: Sequence[Round]) -> Sequence[Round]:
 def of_this_plan(history: Sequence[Round]) -> Sequence[Round]:
     """The rounds that count among those that the algorithm has planned: all, or those since it last restarted.
 
-    A refresh starts the algorithm again from its models, unless clients keep memory: then its count of rounds continues.
+    A refresh restarts the algorithm from its models, unless clients keep memory: then its count of rounds continues.
 
     >>> of_this_plan([{"round": 1}, {"round": 2}, {"round": 1, "refreshed": True}])
     [{'round': 1, 'refreshed': True}]
