@@ -28,7 +28,7 @@ CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 class Cells(TorchFunctionMode):
     """Computes recurrent layers and cells by the functions of this module; other operations are left alone.
 
-    cuDNN is off meanwhile: `torch.nn.RNNBase` would ask where its weights are in memory, which a stack cannot say.
+    cuDNN is disabled within: `torch.nn.RNNBase` would ask where its weights are in memory, which is undefined in a stack.
     Integer tensors are not moved to the CPU: `packed` does not need lengths there, and a GPU need not wait for them.
     `free_padding` means that packed sequences may be padded further than the model asks for.
     """
@@ -86,7 +86,7 @@ def _moved(func: Any, tensor: Tensor, device: Any = "cpu", *more: Any, **options
     return tensor.to(tensor.device, *more, **options)
 
 
-# ---- cells that a model moves along its series by itself
+# ---- cells that a model applies step by step itself
 
 
 def cell(name: str, x: Tensor, state: Any, into: Tensor, across: Tensor, *biases: Tensor | None) -> Any:
