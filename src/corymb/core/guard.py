@@ -43,7 +43,7 @@ cluster are far from a model trained for others, and a rule against a single bad
 covers clients whose lengths rise gradually (California among 48 states)."""
 SIMILAR = 2.0
 """Two updates are of about the same length if neither is more than this many times the other."""
-STILL = 1e-3
+NEGLIGIBLE = 1e-3
 """An update shorter than this fraction of the model's length is always accepted: near the optimum the others are tiny.
 """
 ALONE = 100.0
@@ -349,12 +349,12 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
     if near is not None and near.most is not None:
         return Bounds(_level(near.most * ROUNDING), {}, near.most)
     models = model_lengths(near.models) if models is None and near is not None else models
-    still = 0.0 if models is None else STILL * float(models.amax())
+    negligible = 0.0 if models is None else NEGLIGIBLE * float(models.amax())
     if near is None or near.loose:
         usual = _quantile(_others(length), 0.5)
         size = 0.0 if models is None else _quantile(models.sort().values, 0.5)
         return Bounds(_level(UNKNOWN * max(usual, size)), {}, usual)
-    most, usual = max(_most(length), still), _quantile(_others(length), 0.5)
+    most, usual = max(_most(length), negligible), _quantile(_others(length), 0.5)
     most = max(most, CROWD * usual) if near.handful else most
     by_group = {}
     for number in group.unique().tolist():

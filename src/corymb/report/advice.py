@@ -16,7 +16,7 @@ from corymb.report.scores import Score
 from corymb.report.sections import Filled
 from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.trials import ALONE
-from corymb.runs.advising.verdict import PAYS, SURE
+from corymb.runs.advising.verdict import MAX_P, MIN_GAIN
 from corymb.runs.advising.words import p_words
 from corymb.runs.history import counted, readable
 from corymb.runs.progress import readable_bytes
@@ -158,7 +158,7 @@ def _how(advice: Advice) -> list[TableRow]:
     base = title_of(advice.candidates[advice.base])
     facts = {
         "judged by": f"{advice.judge_words} on {advice.held_out} held-out examples of {advice.clients} clients",
-        "rule": f"{base}, unless another option is better by more than {PAYS:.0%} with p < {SURE:g}",
+        "rule": f"{base}, unless another option is better by more than {MIN_GAIN:.0%} with p < {MAX_P:g}",
         "test": "paired over clients, one-sided; p-values are nominal",
         "seeds": ", ".join(map(str, advice.seeds)),
         "sent": readable_bytes(sum(candidate.bytes_sent for candidate in advice.candidates.values())),

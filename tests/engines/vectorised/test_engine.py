@@ -127,7 +127,7 @@ def test_a_small_job_is_not_measured_first():
 
 
 def test_need_is_measured_on_some_examples_of_a_client(monkeypatch):
-    monkeypatch.setattr("corymb.engines.vectorised.engine.ENOUGH", 30)
+    monkeypatch.setattr("corymb.engines.vectorised.engine.MAX_TRIAL", 30)
     seen = []
     engine = noting(seen)
     for batch, examples in ((None, None), (10, 10), (40, 40)):

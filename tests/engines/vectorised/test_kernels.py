@@ -87,7 +87,7 @@ def test_a_few_clients_at_a_time_descend_as_all_at_once(how, own, monkeypatch):
     on = on._replace(x=on.x.double(), weight=on.weight.double())
     kernels = Kernels(watch(objective, take(params, 0), take(take(on, 0), slice(0, 1))), "cpu", 1, only="fused")
     want, want_loss = kernels.descend(objective, params, on, key, how)
-    monkeypatch.setattr(module, "CACHED", 2 * kernels.traits.parameter_bytes)
+    monkeypatch.setattr(module, "CACHE_BYTES", 2 * kernels.traits.parameter_bytes)
     given = {name: value.clone() for name, value in params.items()}
     parts = list[float]()
     kernels.watch.report = parts.append

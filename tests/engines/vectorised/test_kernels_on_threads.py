@@ -37,7 +37,7 @@ def several_threads(objective, monkeypatch, threads: int, kernel: str = "fused")
     """
     params, on, _ = job(objective, 0, clients=CLIENTS)
     traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
-    monkeypatch.setattr(module, "CACHED", 2 * traits.parameter_bytes)
+    monkeypatch.setattr(module, "CACHE_BYTES", 2 * traits.parameter_bytes)
     monkeypatch.setattr(module, "WIDE", 1)
     if kernel == "layers":
         return Kernels(traits._replace(convolutional=True), "cpu", threads, replays=True)

@@ -8,7 +8,7 @@ from torch import nn
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines.placement import Placement
-from corymb.engines.vectorised.graphs import LOW, WORTH, Graphs
+from corymb.engines.vectorised.graphs import MIN_STEPS, TOLERATED_MIXED, Graphs
 from corymb.engines.vectorised.kernels import Kernels, _gradients
 from corymb.engines.vectorised.traits import watch
 from corymb.engines.vectorised.variants import at_once, by_streams
@@ -74,14 +74,16 @@ def test_in_a_mixed_precision_products_are_low_and_steps_are_not(variant):
         plain(objective)(want, on, draws(key, number), rates)
     for name, value in want.items():
         step, apart = (value - params[name]).norm(), (got[name] - value).norm()
-        assert 1e-5 * step < apart < LOW * step  # of a step that is lost, or taken twice, all of it
+        assert 1e-5 * step < apart < TOLERATED_MIXED * step  # of a step that is lost, or taken twice, all of it
 
 
 def on_gpu(objective, params, on):
     return Kernels(watch(objective, take(params, 0), Examples(*(t[0, :1] for t in on))), "cuda", 1)
 
 
-@pytest.mark.parametrize("how", [Descent(lr=0.1, steps=WORTH, decay=0.5), Descent(lr=0.1, steps=WORTH, safe=True)])
+@pytest.mark.parametrize(
+    "how", [Descent(lr=0.1, steps=MIN_STEPS, decay=0.5), Descent(lr=0.1, steps=MIN_STEPS, safe=True)]
+)
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
 def test_plain_descents_of_every_step_size_have_one_graph(kind, how):
     network = lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, 4))  # noqa: E731
@@ -105,7 +107,7 @@ def test_only_variants_that_give_the_plain_step_are_used(caplog):
 
     def found(**variants):
         graphs, of, given = Graphs(), (objective, "foreach", True), (params, on, draws(key), RATES)
-        for _ in range(WORTH):
+        for _ in range(MIN_STEPS):
             graphs.count(of, *given[:3])
         return graphs.find(of, lambda: variants, plain(objective), *given)
 

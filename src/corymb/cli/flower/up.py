@@ -28,7 +28,7 @@ from corymb.settings import InvalidInput, require, split_address
 
 WAIT = 120.0
 """Seconds to wait for a federation to start."""
-ENOUGH = 15.0
+END_SECONDS = 15.0
 """Seconds for a supervisor to end: ending its processes takes up to ten."""
 Folder = Annotated[Path, Parameter(help="The federation's folder.")]
 
@@ -190,7 +190,7 @@ def _end_all(state: State, started: list[Process]) -> list[Process]:
     link, its_own = [process for process in started if process.name == SUPERLINK], remembered(state.superlink / RECORD)
     running = [process for process in (*nodes, *inside, *link, *its_own) if alive(process)]
     for some in (nodes, inside, link, its_own):
-        end(some, ENOUGH)
+        end(some, END_SECONDS)
     return running
 
 

@@ -21,7 +21,7 @@ GATES = 8
 """Memory for an LSTM's four gates, for all time steps and in two layouts, relative to that for its states."""
 MANY = 64
 """To avoid padding, a pass is not made smaller than one `MANY`-th of the largest."""
-CACHED, WORTH = 2**21, 1000
+CACHE_BYTES, MIN_PRODUCT_ROWS = 2**21, 1000
 """Bytes of activations that stay in a core's caches from layer to layer; rows from which a product is efficient."""
 
 
@@ -64,7 +64,7 @@ def rows_in_cache(traits: Traits, threads: int) -> int:
 
     Measured: four perceptrons on 60,000 examples take a fifth longer 20,000 at a time than 2,000 at a time.
     """
-    return threads * max(WORTH, CACHED // max(1, traits.activation_bytes))
+    return threads * max(MIN_PRODUCT_ROWS, CACHE_BYTES // max(1, traits.activation_bytes))
 
 
 def mean_of_blocks(measure: Callable[[Examples, Tensor], Tensor], on: Examples, rows: Sequence[slice]) -> Tensor:

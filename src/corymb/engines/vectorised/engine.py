@@ -34,15 +34,15 @@ from corymb.trees import flatten, nbytes, unflatten
 log = logging.getLogger(__name__)
 CPU_BUDGET = 2**29
 """Bytes of a chunk on a CPU, by conservative estimates; larger chunks are not faster."""
-LIGHT = 1024
+CHEAP_PADDING = 1024
 """Up to this many padded values per client cost less than another chunk."""
-LEAST, ENOUGH = 64, 1024
+MIN_TRIAL, MAX_TRIAL = 64, 1024
 """The least and the most examples on which the memory need of a client function is measured on a CPU."""
-TRIED = 2**23
+TRIAL_BYTES = 2**23
 """Bytes of activations of those examples, which bound the time of the measurement."""
 LIKELY_FACTOR = 64
 """A client function is unlikely to need more memory than this many times that of one descent."""
-OURS = ("corymb.algorithms.", "corymb.local", "corymb.evaluate")
+OWN_MODULES = ("corymb.algorithms.", "corymb.local", "corymb.evaluate")
 """Modules whose client functions are known not to write into examples."""
 Errors = list[tuple[int, Exception]]
 
@@ -205,7 +205,7 @@ class VectorisedEngine:
     @property
     def _trial_examples(self) -> int:
         """The number of examples for measuring a client function's need on a CPU: fewer if each takes long."""
-        return min(ENOUGH, max(LEAST, TRIED // max(1, self.kernels.traits.activation_bytes)))
+        return min(MAX_TRIAL, max(MIN_TRIAL, TRIAL_BYTES // max(1, self.kernels.traits.activation_bytes)))
 
     def _bytes_of(self, size: int, need: Need) -> int:
         """A conservative estimate of the bytes that a client with `size` examples takes in a chunk."""
@@ -228,8 +228,8 @@ class VectorisedEngine:
         """How many of the clients, whose sizes ascend, go into the next chunk."""
         passing = sizes if need.examples is None else sizes.clamp(max=need.examples)  # more padding costs only memory
         first = int(passing[0])
-        light = max(8, LIGHT // max(1, self.host.examples["train"].x[:1].numel()))
-        n = min(self._most, int((passing <= max(UNEVEN * first, first + light)).sum()))
+        cheap = max(8, CHEAP_PADDING // max(1, self.host.examples["train"].x[:1].numel()))
+        n = min(self._most, int((passing <= max(UNEVEN * first, first + cheap)).sum()))
         low, high = 1, n
         if self._bytes_of_chunk(n, int(sizes[n - 1]), need) <= self.budget:
             return n
@@ -430,7 +430,7 @@ class Peak:
 def _reads_only(call: Call) -> bool:
     """Whether only this library's client functions run, which never write into examples."""
     functions = [call.fn, *(option for option in call.options.values() if isinstance(option, ClientFn))]
-    return all(fn.body.__module__.startswith(OURS) for fn in functions)
+    return all(fn.body.__module__.startswith(OWN_MODULES) for fn in functions)
 
 
 def _rows_at(arg: Any, places: Tensor) -> Any:

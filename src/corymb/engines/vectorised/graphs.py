@@ -28,7 +28,7 @@ from corymb.settings import first_line
 from corymb.trees import Params
 
 log = logging.getLogger(__name__)
-WORTH = 20
+MIN_STEPS = 20
 """Steps on tensors of the same shapes before a capture pays: a capture takes about as long as ten steps."""
 WARM_UP = 3
 """Warm-up steps before a capture, in which libraries select algorithms and allocate memory."""
@@ -42,7 +42,7 @@ first ones keep their graphs: capturing each again on its turn would cost more t
 
 TOLERATED = {torch.float64: 1e-8, torch.float32: 0.02}
 """The largest difference between two variants, relative to the step, that rounding can explain."""
-LOW = 0.25
+TOLERATED_MIXED = 0.25
 """The same in mixed precision; a variant that misses a layer, or steps twice, differs by more."""
 NOISE = 4.0
 """A further tolerance: this many times the difference between a plain step and the same step at full precision."""
@@ -126,7 +126,7 @@ class Graphs:
         draws: Draws,
         rates: Tensor,
     ) -> Player | None:
-        """The captured step for tensors of these shapes, or None; captured once there were `WORTH` such steps.
+        """The captured step for tensors of these shapes, or None; captured once there were `MIN_STEPS` such steps.
 
         `kind` has everything else that distinguishes steps, the objective first. `variants` returns the functions to
         capture, and `plain` is the step that they are checked against.
@@ -134,7 +134,7 @@ class Graphs:
         seen = self.seen.setdefault(self._signature(kind, params, batch, draws), _Seen())
         self.turns += seen is not self.latest
         self.latest, seen.turn = seen, self.turns
-        if seen.player is None and seen.steps >= WORTH and not seen.failed and self._make_room():
+        if seen.player is None and seen.steps >= MIN_STEPS and not seen.failed and self._make_room():
             seen.player = _fastest(variants(), plain, params, batch, draws, rates)
             seen.failed = seen.player is None
         return seen.player
@@ -266,7 +266,11 @@ class _Check:
             return "all clients diverged, so it cannot be checked"
         moved = [self._norm(end - start) for end, start in zip(self.want, before, strict=True)]
         whole = sum(size**2 for size in moved[1:]) ** 0.5
-        tolerated = LOW if torch.is_autocast_enabled(rates.device.type) else TOLERATED.get(loss.dtype, LOW)
+        tolerated = (
+            TOLERATED_MIXED
+            if torch.is_autocast_enabled(rates.device.type)
+            else TOLERATED.get(loss.dtype, TOLERATED_MIXED)
+        )
         epsilon = 4 * torch.finfo(loss.dtype).eps
         for one, other, size, noise, name in zip(got, self.want, moved, self.noise, names, strict=True):
             error = self._norm(one - other)

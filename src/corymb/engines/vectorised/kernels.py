@@ -56,21 +56,21 @@ from corymb.trees import Params, take
 Job = TypeVar("Job")
 WIDE = 2**18
 """Layers with at least this many bytes of weights are stepped in their backward pass."""
-FEW = 64
+MOST_ON_STREAMS = 64
 """Stepping clients one by one on CUDA streams is tried for at most this many clients."""
-LONG = 100
+LONG_DESCENT = 100
 """A step is captured in the middle of a descent only if at least this many steps are left."""
-SMALL = 2**16
+SMALL_MODEL = 2**16
 """Up to this many parameters, Python overhead per client outweighs the arithmetic on a CPU: clients run together."""
-ROOMY = 2**21
+BATCH_BYTES = 2**21
 """Above this many bytes of activations per batch, a single thread is faster client by client."""
-CONVOLVED, RECURRED, BY_ONEDNN = 2**20, 2**20, 2**16
+CONVOLUTIONAL_BYTES, RECURRENT_BYTES, LSTM_BYTES = 2**20, 2**20, 2**16
 """Up to this many bytes of activations per batch, clients run together on a CPU: limits for convolutional models, for
 recurrent ones (half of it for GRUs), and for LSTMs, which oneDNN makes fast for a single client. Measured with 16 to
 200 clients: at these limits, running together is 1.1 to 1.8 times as fast."""
-CACHED = 2**23
+CACHE_BYTES = 2**23
 """Bytes of models for each thread that stay in a processor's caches from step to step."""
-LARGE, BRIEF = 300_000, 20
+LARGE_MODEL, SMALL_BATCH = 300_000, 20
 """With at least this many parameters and at most this many examples per step, one thread is faster client by client
 than with stacked linear layers. Measured: 1.08 to 1.3 times as fast; slower with 25 examples or 250,000 parameters."""
 
@@ -96,7 +96,7 @@ def choose(
     if traits.fusable and not mixed and (how is None or how.plain):
         return "serial" if threads == 1 and device == "cpu" and how is not None and fits_cache(traits, how) else "fused"
     passing = 0 if how is None or examples is None else examples * traits.activation_bytes
-    if device == "cpu" and threads == 1 and (traits.parameters > SMALL or passing > ROOMY):
+    if device == "cpu" and threads == 1 and (traits.parameters > SMALL_MODEL or passing > BATCH_BYTES):
         return "serial"  # one thread gains nothing from batching large products
     return "foreach"
 
@@ -107,15 +107,23 @@ def fits_cache(traits: Traits, how: Descent) -> bool:
     A stack of large models does not fit a processor's caches, so each step of all clients reads and writes all of it in
     memory; one model stays in the caches from step to step. Products of more than a few examples hide that.
     """
-    small = how.batch is not None and how.batch <= BRIEF and not how.safe
-    return small and traits.parameters >= LARGE
+    small = how.batch is not None and how.batch <= SMALL_BATCH and not how.safe
+    return small and traits.parameters >= LARGE_MODEL
 
 
 def is_little(traits: Traits, examples: int) -> bool:
     """Whether a batch of this size is too little work to run a convolutional or recurrent model client by client."""
     gated = any(one.kind == "gru" for one in traits.recurrences)
-    most = BY_ONEDNN if traits.lstm else RECURRED // 2 if gated else RECURRED if traits.recurrent else CONVOLVED
-    return examples * traits.activation_bytes <= most and traits.parameters <= SMALL
+    most = (
+        LSTM_BYTES
+        if traits.lstm
+        else RECURRENT_BYTES // 2
+        if gated
+        else RECURRENT_BYTES
+        if traits.recurrent
+        else CONVOLUTIONAL_BYTES
+    )
+    return examples * traits.activation_bytes <= most and traits.parameters <= SMALL_MODEL
 
 
 class Watch:
@@ -316,7 +324,7 @@ class Kernels:
         for taken, (batch, active, draws) in enumerate(_batches(on, key, how, padded=self.traits.independent)):
             self.watch.report(taken / steps)
             first = not draws.step
-            soon = first or (how.steps or 0) - draws.step >= LONG
+            soon = first or (how.steps or 0) - draws.step >= LONG_DESCENT
             if player is None and soon and self._captures:
                 player = self._player(of, params, batch, draws, rates, span)
                 params = params if player is None else player.params
@@ -387,7 +395,7 @@ class Kernels:
         """How many clients' models stay in the caches of all threads from step to step."""
         if self.device != "cpu" or how.batch is None:
             return 2**62
-        return self.threads * max(1, CACHED // self.traits.parameter_bytes)
+        return self.threads * max(1, CACHE_BYTES // self.traits.parameter_bytes)
 
     def _in_groups(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, few: int, *, own: bool
@@ -500,7 +508,7 @@ class Kernels:
             if name == "fused":
                 return {"vmap": at_once(objective, None, span, steps=True)}
             functions = {"vmap": at_once(objective, self.traits, steps=steps)}
-            if len(batch.weight) <= FEW and not self.traits.recurrent:
+            if len(batch.weight) <= MOST_ON_STREAMS and not self.traits.recurrent:
                 functions["streams"] = by_streams(objective, batch.weight.device, self.traits, steps=steps)
             return functions
 

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from corymb.engines.vectorised.traits import linear_arguments
 from corymb.keys import no_transform_active
 
-WORTH = 2**23
+MIN_FLOPS = 2**23
 """Floating-point operations from which oneDNN is faster: 1.2 to 1.5 times at this size, twice at ten times this."""
 
 MOST_THREADS = 2
@@ -62,7 +62,7 @@ def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _pays(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is faster for `linear` of one client: x ... i, weight o i."""
     plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and weight.dim() == 2
-    return plain and 2 * x.numel() * len(weight) >= WORTH and onednn_is_faster()
+    return plain and 2 * x.numel() * len(weight) >= MIN_FLOPS and onednn_is_faster()
 
 
 def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -28,7 +28,7 @@ CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 class Cells(TorchFunctionMode):
     """Computes recurrent layers and cells by the functions of this module; other operations are left alone.
 
-    cuDNN is disabled within: `torch.nn.RNNBase` would ask where its weights are in memory, which is undefined in a stack.
+    cuDNN is disabled within: `torch.nn.RNNBase` would ask where its weights are in memory, undefined in a stack.
     Integer tensors are not moved to the CPU: `packed` does not need lengths there, and a GPU need not wait for them.
     `free_padding` means that packed sequences may be padded further than the model asks for.
     """
