@@ -18,7 +18,7 @@ import torch
 import corymb
 from corymb.algorithms.ifca import IFCA
 from corymb.cli.flower.folder import read_federation, state_of
-from corymb.cli.flower.run import run_settings
+from corymb.cli.flower.perform import run_settings
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.models import Network, mlp
