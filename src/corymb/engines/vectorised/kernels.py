@@ -64,7 +64,7 @@ SMALL_MODEL = 2**16
 """Up to this many parameters, Python overhead per client outweighs the arithmetic on a CPU: clients run together."""
 BATCH_BYTES = 2**21
 """Above this many bytes of activations per batch, a single thread is faster client by client."""
-CONVOLUTIONAL_BYTES, RECURRENT_BYTES, LSTM_BYTES = 2**20, 2**20, 2**16
+CNN_BYTES, RNN_BYTES, LSTM_BYTES = 2**20, 2**20, 2**16
 """Up to this many bytes of activations per batch, clients run together on a CPU: limits for convolutional models, for
 recurrent ones (half of it for GRUs), and for LSTMs, which oneDNN makes fast for a single client. Measured with 16 to
 200 clients: at these limits, running together is 1.1 to 1.8 times as fast."""
@@ -114,15 +114,7 @@ def fits_cache(traits: Traits, how: Descent) -> bool:
 def is_little(traits: Traits, examples: int) -> bool:
     """Whether a batch of this size is too little work to run a convolutional or recurrent model client by client."""
     gated = any(one.kind == "gru" for one in traits.recurrences)
-    most = (
-        LSTM_BYTES
-        if traits.lstm
-        else RECURRENT_BYTES // 2
-        if gated
-        else RECURRENT_BYTES
-        if traits.recurrent
-        else CONVOLUTIONAL_BYTES
-    )
+    most = LSTM_BYTES if traits.lstm else RNN_BYTES // 2 if gated else RNN_BYTES if traits.recurrent else CNN_BYTES
     return examples * traits.activation_bytes <= most and traits.parameters <= SMALL_MODEL
 
 
@@ -625,7 +617,7 @@ def _gradients(
             values = training_losses(objective, one, examples, draws.of(drawn))
         return weighted_mean(values, examples.weight)
 
-    # The gradient of everybody's sum: a vmap of `torch.func.grad` gives the same, and imports torch's compiler.
+    # The gradient of the sum over clients: a vmap of `torch.func.grad` gives the same, and imports torch's compiler.
     with torch.enable_grad():
         stacked = {name: value.detach().requires_grad_() for name, value in params.items()}
         losses = vmap(mean_loss)(stacked, on, draws.tensors)
@@ -651,7 +643,7 @@ class _SingleClients:
         return SingleClient(examples, self._key[i], self._orders[i], self._sizes[i], unweighted, before_step)
 
     def signature(self, i: int) -> tuple[int | bool, ...]:
-        """Equal for clients that can replay the same tapes: same batch sizes, and weights all 1 or not."""
+        """Equal for clients that can replay the same tapes: same batch sizes, and both with or both without weights."""
         size, unweighted = self._sizes[i], self._ones[i] == self._lengths[i]
         if self._batch is None or not self._lengths[i]:
             return unweighted, self._lengths[i]
