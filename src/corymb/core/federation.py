@@ -336,7 +336,7 @@ class Federation:
         for part in self._engine.run(call, asked):
             intake.add_part(part)
         taken = intake.result()
-        named = self._enter(call, len(ids), taken)
+        named = self._record(call, len(ids), taken)
         answered = len(taken.part.ids)
         if answered < min(self.min_replies, max(len(ids), 1)):
             cause = intake.cause
@@ -384,7 +384,7 @@ class Federation:
             like=like,
         )
 
-    def _enter(self, call: Call, asked: int, taken: IntakeResult) -> list[tuple[str, str]]:
+    def _record(self, call: Call, asked: int, taken: IntakeResult) -> list[tuple[str, str]]:
         """Record a call in the ledger; returns the rejected clients by name, with reasons."""
         ledger = self.ledger
         ledger.bytes_down += _bytes_down(call) * asked

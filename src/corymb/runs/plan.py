@@ -127,7 +127,7 @@ class Plan:
             least <= clients, f"min_replies={least} exceeds the number of clients ({clients}): no round could count."
         )
 
-    def left(self) -> None:
+    def close(self) -> None:
         """Close the engine after the run, if it was made for this run alone."""
         if self.own and hasattr(self.engine, "close"):
             self.engine.close()

@@ -66,7 +66,7 @@ def _check_key(key: Path) -> None:
     require(good, f"{key} is not an elliptic-curve key (--key), as Flower requires: {make} makes one.")
 
 
-def refused(superlink: str, ca: Path | None) -> str | None:
+def connection_problem(superlink: str, ca: Path | None) -> str | None:
     """Why a connection to a SuperLink will fail; empty if it will not, None if the SuperLink does not answer now."""
     try:
         return _clock(superlink, ca)
