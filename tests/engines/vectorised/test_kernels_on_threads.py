@@ -39,6 +39,7 @@ def several_threads(objective, monkeypatch, threads: int, kernel: str = "fused")
     traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
     monkeypatch.setattr(module, "CACHE_BYTES", 2 * traits.parameter_bytes)
     monkeypatch.setattr(module, "WIDE", 1)
+    monkeypatch.setattr("corymb.engines.vectorised.threads.GIL_SECONDS", 1e-9)
     if kernel == "layers":
         return Kernels(traits._replace(convolutional=True), "cpu", threads, replays=True)
     return Kernels(traits, "cpu", threads, only=kernel, replays=True)
@@ -118,6 +119,17 @@ def test_steps_that_cannot_be_replayed_stay_on_the_calling_thread(kernel, monkey
         kernels.descend(objective, *job(objective, seed, clients=CLIENTS), HOW)
     assert on_threads == {threading.current_thread()}
     assert not kernels.tapes.replayed
+
+
+@pytest.mark.parametrize("kernel", ["fused", "serial", "layers"])
+def test_short_operations_stay_on_the_calling_thread(kernel, monkeypatch, on_threads):
+    objective = objective_of()
+    kernels = several_threads(objective, monkeypatch, 2, kernel)
+    monkeypatch.setattr("corymb.engines.vectorised.threads.GIL_SECONDS", 1.0)
+    for seed in range(5):
+        kernels.descend(objective, *job(objective, seed, clients=CLIENTS), HOW)
+    assert on_threads == {threading.current_thread()}
+    assert 0 < kernels.tapes.seconds_per_operation(kernels.tapes.replayed) < 1
 
 
 @pytest.mark.parametrize("kernel", ["fused", "serial"])

@@ -97,7 +97,8 @@ def test_fused_cells_of_a_gpu_are_the_cpus(kind, bias):
 )
 def test_cells_that_a_model_steps_itself(make, bias):
     module = make(2, 3, bias=bias).double()
-    stacked = {name: drawn(CLIENTS, *p.shape).requires_grad_() for name, p in module.named_parameters()}
+    # Small weights, since nothing bounds the states of an RNN with ReLU: slopes of 35 differ by more than 1e-12.
+    stacked = {name: (drawn(CLIENTS, *p.shape) / 4).requires_grad_() for name, p in module.named_parameters()}
     x = drawn(CLIENTS, TIME, BATCH, 2)
 
     def score(params, own):

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from corymb.engines.vectorised.threads import even_slices, one_thread, run_jobs
+from corymb.engines.vectorised.threads import GIL_SECONDS, even_slices, one_thread, run_jobs, worthwhile_threads
 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 100])
@@ -19,6 +19,11 @@ def test_slices_cover_everything_once_in_like_sizes(total, longest, multiple):
     sizes = [some.stop - some.start for some in slices]
     assert 1 <= min(sizes) <= max(sizes) <= min(longest, min(sizes) + 1)
     assert len(slices) % multiple == 0 or len(slices) == total
+
+
+@pytest.mark.parametrize(("operations", "threads"), [(0.0, 1), (0.5, 1), (1.9, 1), (2.1, 2), (7.5, 7), (100, 16)])
+def test_longer_operations_pay_for_more_threads(operations, threads):
+    assert worthwhile_threads(operations * GIL_SECONDS, 16) == threads
 
 
 @pytest.mark.parametrize("threads", [2, 4])

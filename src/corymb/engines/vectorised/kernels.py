@@ -37,7 +37,7 @@ from corymb.engines.vectorised.single import SingleClient, descend_single, group
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Tapes
-from corymb.engines.vectorised.threads import even_slices, one_thread, run_jobs
+from corymb.engines.vectorised.threads import even_slices, one_thread, run_jobs, worthwhile_threads
 from corymb.engines.vectorised.traits import Traits
 from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.keys import Key
@@ -435,8 +435,9 @@ class Kernels:
         """Run all jobs (clients to train) on several threads; jobs with the same `key_of` replay the same tapes.
 
         Each thread works on its own clients, so that none waits for the others after every product. Only jobs whose
-        steps are all replayed run on other threads, since modules and objectives need not be thread-safe. A job is
-        computed by a single thread wherever it runs, so that its bits do not depend on where.
+        steps are all replayed run on other threads, since modules and objectives need not be thread-safe, and only if
+        their operations take long enough. A job is computed by a single thread wherever it runs, so that its bits do
+        not depend on where.
         """
         left = []
         with one_thread():
@@ -446,11 +447,11 @@ class Kernels:
                 else:
                     with self.tapes.watch(key_of(job)):
                         train_on_caller(job)
-            if all(key_of(job) in self.tapes.replayed for job in left):
-                run_jobs(left, train_on_caller, train_on_worker, self.threads)
-            else:  # tapes were dropped in the meantime
-                for job in left:
-                    train_on_caller(job)
+            keys = {key_of(job) for job in left}
+            threads = 1  # if tapes were dropped in the meantime
+            if keys <= self.tapes.replayed.keys():
+                threads = worthwhile_threads(self.tapes.seconds_per_operation(keys), self.threads)
+            run_jobs(left, train_on_caller, train_on_worker, threads)
         self.watch.report(1.0)
 
     def _by_length(

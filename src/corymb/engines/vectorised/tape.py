@@ -11,11 +11,14 @@ key of the step instead, which is an input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import inf
 from operator import itemgetter
+from statistics import fmean
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +33,8 @@ Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Maps inputs, which it may write into, to outputs."""
 MOST = 256
 """The most tapes to keep."""
+TIMED = 5
+"""The number of replays of a tape that are timed."""
 SHAPED_BY_VALUES = {"aten::_pack_padded_sequence"}
 """Operations whose results' shapes depend on values, in addition to those that torch tags as such."""
 KEEPS_FOR_BACKWARD = {"aten.mkldnn_rnn_layer.default"}
@@ -358,6 +363,9 @@ class Player:
     lean: Tape | None = None
     """The tape without outputs; set once `whole` is trusted."""
     calls: int = 0
+    timed: int = 0
+    seconds_per_operation: float = inf
+    """The minimum over the replays that were timed."""
 
     @property
     def trusted(self) -> bool:
@@ -374,13 +382,22 @@ class Player:
     ) -> Sequence[Tensor]:
         """The function's outputs; with `outputs=False`, only what it writes into its inputs is computed."""
         if self.lean is not None and self.whole is not None:
-            return (self.whole if outputs else self.lean).play(inputs)
+            trusted = self.whole if outputs else self.lean
+            return trusted.play(inputs) if self.timed >= TIMED else self._timed(trusted, inputs)
         self.calls += 1
         if self.calls == 2:
             found, tape = record(function, inputs)
             self.whole = None if isinstance(step, Step) and step.used else tape
             return found
         return function(inputs) if self.whole is None else self._compared(function, inputs, self.whole)
+
+    def _timed(self, tape: Tape, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        began = perf_counter()
+        found = tape.play(inputs)
+        seconds = (perf_counter() - began) / max(1, len(tape.lines))
+        self.seconds_per_operation = min(self.seconds_per_operation, seconds)
+        self.timed += 1
+        return found
 
     def _compared(self, function: Function, inputs: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
         """Compute the function both ways, and trust the tape if every bit agrees."""
@@ -408,10 +425,10 @@ class Tapes:
     kept: dict[Any, Player] = field(default_factory=dict)
     drawing: dict[int, tuple[Any, bool]] = field(default_factory=dict)
     """Objectives and whether their steps are random, by id."""
-    replayed: set[tuple[Any, ...]] = field(default_factory=set)
-    """Keys of jobs whose every step is replayed: they no longer run code of the objective."""
-    _untrusted: dict[int, Player] = field(default_factory=dict)
-    """Players that the current job used before they were trusted, by id."""
+    replayed: dict[tuple[Any, ...], list[Player]] = field(default_factory=dict)
+    """The players of jobs whose every step is replayed, by the job's key: they no longer run code of the objective."""
+    _watched: dict[int, Player] | None = None
+    """Players that the watched job has used, by id."""
 
     @property
     def all_replay(self) -> bool:
@@ -420,11 +437,19 @@ class Tapes:
 
     @contextmanager
     def watch(self, key: tuple[Any, ...]) -> Iterator[None]:
-        """Add the job that runs inside to `replayed` if, at its end, all functions that it ran are trusted."""
-        self._untrusted.clear()
-        yield
-        if all(player.trusted for player in self._untrusted.values()):
-            self.replayed.add(key)
+        """Add the job that runs inside to `replayed` if, at its end, all functions that it ran have been replayed."""
+        self._watched = {}
+        try:
+            yield
+            if all(player.timed for player in self._watched.values()):
+                self.replayed[key] = list(self._watched.values())
+        finally:
+            self._watched = None
+
+    def seconds_per_operation(self, keys: Iterable[tuple[Any, ...]]) -> float:
+        """The mean over the tapes of these jobs, each played on a single thread."""
+        players = {id(player): player for key in keys for player in self.replayed[key]}.values()
+        return fmean(player.seconds_per_operation for player in players) if players else 0.0
 
     def prepare(self, objective: Any, draws: Draws) -> Draws:
         """The draws of a step whose number notes whether it is read; with the step's key if the objective is random."""
@@ -448,8 +473,8 @@ class Tapes:
                 self.replayed.clear()
             self.kept[name] = Player(of)
         player = self.kept[name]
-        if not player.trusted:
-            self._untrusted[id(player)] = player
+        if self._watched is not None:
+            self._watched[id(player)] = player
         return player
 
     def run(
