@@ -105,7 +105,7 @@ def run_jobs(
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Worker threads, reused by all calls, as many as were ever busy at once: torch's libraries keep memory for each."""
+    """Worker threads for all calls, as many as were ever busy at once: torch's libraries keep memory for each one."""
     return ThreadPoolExecutor(MAX_THREADS, "corymb", initializer=torch.set_num_threads, initargs=(1,))
 
 
