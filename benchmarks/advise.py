@@ -1,8 +1,8 @@
-"""Is the advice right? Four data sets on which it is known, by ten seeds.
+"""Is the advice right? Four data sets for which the right advice is known, with ten seeds each.
 
     python benchmarks/advise.py [--out FILE.jsonl] [--cases digits own-lines] [--seeds 0-9]
 
-Prints a table; a cell is the verdict, `✓` where it is right. With --out, cells that the file has are not run again.
+Prints a table of verdicts, with `✓` for a right one. With --out, cells that the file already has are not run again.
 """
 
 from __future__ import annotations
@@ -38,29 +38,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--seeds", default="0-9")
-    asked = parser.parse_args()
-    known = (
-        [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out and asked.out.exists() else []
-    )
+    args = parser.parse_args()
+    known = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out and args.out.exists() else []
     cells = {(one["case"], one["seed"]): one for one in known}
-    seeds = seeds_in(asked.seeds)
-    for name in asked.cases:
+    seeds = seeds_in(args.seeds)
+    for name in args.cases:
         for seed in seeds:
             if (name, seed) not in cells:
                 cells[name, seed] = cell(name, seed)
                 print(json.dumps(cells[name, seed]), flush=True)
-                if asked.out:
-                    with asked.out.open("a") as file:
+                if args.out:
+                    with args.out.open("a") as file:
                         file.write(json.dumps(cells[name, seed]) + "\n")
     print(f"\n| data | right advice | {' | '.join(map(str, seeds))} | right | seconds |")
     print("|---" * (len(seeds) + 4) + "|")
-    for name in asked.cases:
+    for name in args.cases:
         row = [cells[name, seed] for seed in seeds]
-        told = ["✓" if one["right"] else f"{one['verdict']} ({one['clusters']})" for one in row]
+        cells_of_row = ["✓" if one["right"] else f"{one['verdict']} ({one['clusters']})" for one in row]
         wanted = f"{CASES[name].verdict}{f' ({CASES[name].clusters})' if CASES[name].clusters > 1 else ''}"
         right = f"{sum(one['right'] for one in row)} of {len(row)}"
         seconds = sum(one["cpu_seconds"] for one in row) / len(row)
-        print(f"| {name} | {wanted} | {' | '.join(told)} | {right} | {seconds:.0f} |")
+        print(f"| {name} | {wanted} | {' | '.join(cells_of_row)} | {right} | {seconds:.0f} |")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Accuracy is that of honest clients on their own test examples, with the models of the clusters that they choose. A fifth
 of the clients attack, spread over all clusters (`table`); or one client alone, with updates of every kind and length,
-against the default (`alone`). `benchmarks/results/attacks.json` keeps what was run.
+against the default (`alone`). Results are kept in `benchmarks/results/attacks.json`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from corymb.trees import Tree, as_tensors
 CLIENTS, K, ROUNDS = 40, 4, 40
 REDUCTIONS = ("mean", "trimmed", "median", "geometric-median", "krum", "multi-krum", "centred-clipping")
 Attack = Callable[[Tensor, Tensor, Client], Tensor]
-"""From an honest parameter, what it was before training, and the client, to a dishonest one."""
+"""Maps an honest parameter, its value before training, and the client to a dishonest parameter."""
 
 
 def _noise(v: Tensor, s: Tensor, c: Client, *, length: float = 1.0) -> Tensor:
@@ -63,14 +63,14 @@ ATTACKS: dict[str, Attack] = {
     "zeros": lambda v, s, c: torch.zeros_like(v),
 }
 LENGTHS = (0.5, 1.0, 1.5, 2.0, 2.5, 2.8, 3.1, 3.4, 3.8, 4.2, 5.0, 7.0, 10.0, 1e3, 1e6, 1e12)
-"""Of one client's reversed update, beside its honest one."""
+"""Lengths of one client's reversed update, relative to its honest one."""
 ALONE: dict[str, Attack] = {
     **{f"flip × {length:g}": partial(_reversed, length=length) for length in LENGTHS},
     **{f"noise × {length:g}": partial(_noise, length=length) for length in (1.0, 2.0, 3.0, 5.0, 10.0, 100.0)},
     **{f"honest × {length:g}": partial(_reversed, length=-length) for length in (2.0, 3.0, 5.0, 10.0)},
     **{f"all {value:g}": partial(_filled, value=value) for value in (0.0, 0.01, 0.1, 0.3, 1.0, 1e3, 1e20, -1e30)},
 }
-"""What one client sends against the default."""
+"""The attacks of a single client against the default."""
 
 
 class Attacked(Faulty):
@@ -98,12 +98,12 @@ class Attacked(Faulty):
 
 
 def objective() -> Classification:
-    """What is learned."""
+    """The objective: classification of digits by a small perceptron."""
     return Classification(Network(mlp(64, [32], 10)), 10)
 
 
 def honest_result(algorithm: object, engine: object, truth: Tensor, bad: Tensor, seed: int) -> dict[str, float]:
-    """Accuracy of honest clients, whether they are in the right clusters, and who was named wrongly."""
+    """Accuracy of honest clients, whether they are in the right clusters, and which were wrongly named as bad."""
     fed = Federation(engine)  # type: ignore[arg-type]
     *_, at = drive(algorithm, fed, seed=seed)  # type: ignore[arg-type]
     good = ~torch.isin(torch.arange(len(truth)), bad)
@@ -119,7 +119,7 @@ def honest_result(algorithm: object, engine: object, truth: Tensor, bad: Tensor,
 
 
 def setting(seed: int) -> tuple[VectorisedEngine, Tensor]:
-    """Rotated digits at forty clients, ten for each rotation."""
+    """Rotated digits for forty clients, ten for each rotation."""
     data = corymb.datasets.digits(seed=seed, clients=CLIENTS).in_order()
     assert data.truth is not None
     return VectorisedEngine(objective(), data), data.truth
@@ -132,7 +132,7 @@ def attackers(truth: Tensor, share: float) -> Tensor:
 
 
 def run_cell(name: str) -> dict[str, float]:
-    """`table/ATTACK/REDUCTION/SEED` or `alone/ATTACK/SEED`; an attack called `none` is none."""
+    """`table/ATTACK/REDUCTION/SEED` or `alone/ATTACK/SEED`; the attack `none` means no attack."""
     logging.disable(logging.WARNING)
     part, attack, *rest = name.split("/")
     seed = int(rest[-1])
@@ -150,7 +150,7 @@ def run_cell(name: str) -> dict[str, float]:
 
 
 def cells(seeds: int, only: str | None) -> list[str]:
-    """All of them, those of one seed after those of another."""
+    """The names of all cells, ordered by seed."""
     table = [f"table/{attack}/{one}" for attack in ("none", *ATTACKS, "flipped labels") for one in REDUCTIONS]
     alone = [f"alone/{attack}" for attack in ("none", *ALONE)]
     every = [name for name in (*alone, *table) if only is None or name.startswith(only)]
@@ -158,7 +158,7 @@ def cells(seeds: int, only: str | None) -> list[str]:
 
 
 def show(found: dict[str, dict[str, float]]) -> None:
-    """A line for each row: accuracy and what is lost in per cent, the mean over seeds and the most."""
+    """Print a line for each row: accuracy and the loss of accuracy in per cent, its mean over seeds and its maximum."""
     rows: dict[str, list[dict[str, float]]] = {}
     for name, result in found.items():
         rows.setdefault(name.rpartition("/")[0], []).append(result)
@@ -181,19 +181,19 @@ def _without(name: str) -> str:
 
 
 def _seeds(found: dict[str, dict[str, float]], name: str) -> list[tuple[str, dict[str, float]]]:
-    """The results of a row whose run without an attack is there."""
+    """The results of a row, for the seeds whose run without an attack has been done."""
     own = [(key.rpartition("/")[2], result) for key, result in found.items() if key.rpartition("/")[0] == name]
     return [(seed, result) for seed, result in own if f"{_without(name)}/{seed}" in found]
 
 
 def main() -> int:
-    """Run what is lacking, and print all."""
+    """Run the missing cells, and print all results."""
     parser = arguments(__doc__, "benchmarks/results/attacks.json")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", choices=["table", "alone"])
-    asked = parser.parse_args()
-    names = cells(asked.seeds, asked.only)
-    found = run_kept("benchmarks.attacks:run_cell", names, asked)
+    args = parser.parse_args()
+    names = cells(args.seeds, args.only)
+    found = run_kept("benchmarks.attacks:run_cell", names, args)
     show(found)
     return int(len(found) < len(names))
 

@@ -1,9 +1,10 @@
-"""What a checkpoint in every round costs: the time of a round with one over the time of a round without.
+"""The cost of a checkpoint in every round: the time of a round with one, relative to that of a round without.
 
     python benchmarks/checkpoints.py [--demo] [--folder DIR] [--repeat 5]
 
-The demo (80 clients with 60 digits, 4 small networks) and 1200 clients with 200 pictures of 28 x 28. Runs with and
-without take turns, so that a busy machine slows down both; the ratio is of the fastest of each.
+Measured on the demo (80 clients with 60 digits, 4 small networks) and on 1200 clients with 200 pictures of 28 x 28.
+Runs with and without checkpoints take turns, so that a busy machine slows down both; the ratio is that of the fastest
+rounds of each.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from corymb.runs.defaults import configure
 
 
 def pictures(clients: int = 1200, each: int = 200):
-    """As many bytes as MNIST has, though nothing to see."""
+    """Random images with as many bytes as MNIST."""
     rng = np.random.default_rng(0)
     x = rng.random((clients * each, 784), dtype=np.float32)
     client = np.repeat(np.arange(clients), each)
@@ -29,7 +30,7 @@ def pictures(clients: int = 1200, each: int = 200):
 
 
 def cases(demo_only: bool):
-    """Name, algorithm, data, model."""
+    """The name, algorithm, data and model of each case."""
     data = digits()
     yield "demo", configure("ifca", data, k=4, rounds=40), data, None
     if demo_only:
@@ -39,7 +40,7 @@ def cases(demo_only: bool):
 
 
 def rounds(algorithm, data, model, out: Path | None) -> float:
-    """Seconds a round, checkpoints and waiting for them included, the first round and the end left out."""
+    """Seconds of each round, including checkpoints and waiting for them, without the first round and the end."""
     from time import perf_counter
 
     times = []

@@ -1,12 +1,13 @@
-"""Every client's loss of every client's model, as SR-FCA wants it: one matrix, against pair-by-pair evaluation.
+"""Every client's loss under every client's model, as SR-FCA needs it: as one matrix, and evaluated pair by pair.
 
     python benchmarks/cross_losses.py [--clients 200] [--examples 100] [--repeats 2] [--threads 1]
     python benchmarks/cross_losses.py --device cuda --clients 1000 [--tf32]
 
-MLP 784-200-10. Pair by pair, as most code has it, loads every model into a module for every client; by hand, the same
-pairs without a module. On the CPU the ways take turns, the least CPU time of the repeats counts, and the ratios are the
-result. On a GPU it is the part of the speed of one large matrix product, measured there in the same precision, that the
-whole matrix reaches; pairs are measured on a few clients only (`--pairs`) and scaled up.
+The model is an MLP 784-200-10. "Pair by pair", as in most code, loads every model into a module for every client; "by
+hand" evaluates the same pairs without a module. On the CPU the variants take turns, the minimum CPU time of the repeats
+counts, and the results are the ratios. On a GPU the result is the speed of the whole matrix as a fraction of that of
+one large matrix product, measured there in the same precision; pairs are measured on a few clients only (`--pairs`)
+and scaled up.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FEATURES, HIDDEN, CLASSES = 784, 200, 10
 
 
 def federation(n: int, m: int, device: str, tf32: bool) -> tuple[Federation, Tensor, Tensor]:
-    """n clients with m random pictures each: arithmetic does not care."""
+    """n clients with m random images each: the time does not depend on their contents."""
     draw = torch.Generator().manual_seed(0)
     x = torch.rand(n * m, FEATURES, generator=draw).to(device)
     y = torch.randint(CLASSES, (n * m,), generator=draw).to(device)
@@ -54,7 +55,7 @@ def own_models(n: int, device: str) -> Params:
 
 @torch.no_grad()
 def pair_by_pair(x: Tensor, y: Tensor, models: Params) -> Tensor:
-    """What most code does: for every client, every model in turn, in a module."""
+    """As in most code: for every client, load every model into a module in turn."""
     module = mlp(FEATURES, [HIDDEN], CLASSES)().to(x.device)
     rows = []
     for xi, yi in zip(x, y, strict=True):
@@ -79,51 +80,51 @@ def by_hand(x: Tensor, y: Tensor, models: Params) -> Tensor:
 
 
 def product_speed(device: str, tf32: bool, side: int, clock: Callable[[], float]) -> float:
-    """FLOP/s of one large matrix product, the best of several."""
+    """FLOP/s of one large matrix product, the fastest of several."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
     a, b = torch.rand(2, side, side, device=device)
     best = float("inf")
     for _ in range(6):
-        begun = clock()
+        began = clock()
         a @ b
         if device == "cuda":
             torch.cuda.synchronize()
-        best = min(best, clock() - begun)
+        best = min(best, clock() - began)
     torch.backends.cuda.matmul.allow_tf32 = before
     return 2 * side**3 / best
 
 
-def compare(asked: argparse.Namespace) -> dict[str, object]:
-    n, m, device = asked.clients, asked.examples, asked.device
-    torch.set_num_threads(asked.threads)
-    fed, x, y = federation(n, m, device, asked.tf32)
+def compare(args: argparse.Namespace) -> dict[str, object]:
+    n, m, device = args.clients, args.examples, args.device
+    torch.set_num_threads(args.threads)
+    fed, x, y = federation(n, m, device, args.tf32)
     models = own_models(n, device)
-    some = n if device == "cpu" else min(n, asked.pairs)
-    ways: dict[str, Callable[[], Tensor]] = {
+    few = n if device == "cpu" else min(n, args.pairs)
+    variants: dict[str, Callable[[], Tensor]] = {
         "corymb": lambda: cross_losses(fed.clients, models).value,
-        "pair by pair": lambda: pair_by_pair(x[:some], y[:some], models).cpu(),
-        "by hand": lambda: by_hand(x[:some], y[:some], models).cpu(),
+        "pair by pair": lambda: pair_by_pair(x[:few], y[:few], models).cpu(),
+        "by hand": lambda: by_hand(x[:few], y[:few], models).cpu(),
     }
     clock = time.process_time if device == "cpu" else time.perf_counter  # others may be at work on the same cores
-    best, matrices = dict.fromkeys(ways, float("inf")), {}
-    for repeat in range(asked.repeats + 1):  # the first time warms up, if there is a second
-        for name, way in ways.items():
-            begun = clock()
-            matrices[name] = way()  # in the server's memory: nothing is left to wait for
-            spent = (clock() - begun) * (1 if name == "corymb" else n / some)
-            if repeat or not asked.repeats:
+    best, matrices = dict.fromkeys(variants, float("inf")), {}
+    for repeat in range(args.repeats + 1):  # the first time warms up, if there is a second
+        for name, variant in variants.items():
+            began = clock()
+            matrices[name] = variant()  # in the server's memory: nothing is left to wait for
+            spent = (clock() - began) * (1 if name == "corymb" else n / few)
+            if repeat or not args.repeats:
                 best[name] = min(best[name], spent)
     for name in ("pair by pair", "by hand"):
-        close = 1e-2 if asked.tf32 else 1e-4
-        assert torch.allclose(matrices["corymb"][:some].float(), matrices[name], rtol=close, atol=close)
+        close = 1e-2 if args.tf32 else 1e-4
+        assert torch.allclose(matrices["corymb"][:few].float(), matrices[name], rtol=close, atol=close)
     flops = 2.0 * n * n * m * (FEATURES * HIDDEN + HIDDEN * CLASSES)
-    peak = product_speed(device, asked.tf32, 8192 if device == "cuda" else 1024, clock)
+    peak = product_speed(device, args.tf32, 8192 if device == "cuda" else 1024, clock)
     return {
         "clients": f"{n}×{m}",
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "precision": "tf32" if asked.tf32 else "float32",
-        "threads": asked.threads,
+        "precision": "tf32" if args.tf32 else "float32",
+        "threads": args.threads,
         "seconds": {name: round(spent, 3) for name, spent in best.items()},
         "vs pair by pair": round(best["pair by pair"] / best["corymb"], 2),
         "vs by hand": round(best["by hand"] / best["corymb"], 2),
@@ -142,11 +143,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=10, help="clients to evaluate pair by pair on a GPU")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    row = compare(asked)
+    args = parser.parse_args()
+    row = compare(args)
     print("  ".join(f"{name}: {value}" for name, value in row.items()))
-    if asked.json:
-        asked.json.write_text(json.dumps(row, indent=1, ensure_ascii=False))
+    if args.json:
+        args.json.write_text(json.dumps(row, indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Memory at the door: thousands of one-client parts of k models, and how much of them is held at once.
+"""Memory at the door: how much of thousands of one-client parts of k models is held at once.
 
     python benchmarks/door.py [--parts 2000] [--k 4] [--parameters 250000] [--json FILE]
 
-Each part is made when the door asks for the next one, as messages arrive. The figure is the largest growth of the
-process's resident memory while they are taken in, as a multiple of one part. Where all parts were kept it would be the
+Each part is made when the door asks for the next one, as messages arrive. The result is the largest growth of the
+process's resident memory while they are taken in, as a multiple of one part. If all parts were kept, it would be the
 number of parts.
 """
 
@@ -27,12 +27,12 @@ from corymb.local import one_hot
 
 @on_client
 def send(client: Client) -> Share[tuple[()]]:
-    """Never runs: the parts are made below."""
+    """Never run: the parts are made below."""
     return Share({}, one_hot(torch.tensor(0), 1))
 
 
 class Arriving:
-    """An engine whose clients are hosts of their own, and whose parts are made one by one."""
+    """An engine in which each client is a host of its own, and parts are made one by one."""
 
     def __init__(self, parts: int, k: int, parameters: int) -> None:
         self.names = self.hosts = [f"client-{i}" for i in range(parts)]

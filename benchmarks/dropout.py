@@ -1,7 +1,7 @@
-"""Clients that do not answer, drawn anew in every call: 10, 30 and 50 per cent, every algorithm, five seeds.
+"""Clients that do not answer, drawn again in every call: 10, 30 and 50 per cent, every algorithm, five seeds.
 
-`python -m benchmarks.dropout` runs what `benchmarks/results/dropout.json` lacks: small runs of every algorithm with 28
-clients, which must come to their end, and IFCA on rotated digits, whose clusters must be the true ones.
+`python -m benchmarks.dropout` runs the cells missing from `benchmarks/results/dropout.json`: small runs of every
+algorithm with 28 clients, which must run to their end, and IFCA on rotated digits, which must find the true clusters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from corymb.trees import leaves
 
 SHARES, SEEDS = (0.1, 0.3, 0.5), 5
 TIMES = 4
-"""The seven clients of the contract suite, so many times."""
+"""The seven clients of the contract suite are repeated this many times."""
 DIGITS = "IFCA on digits"
 
 
@@ -45,7 +45,7 @@ def work(name: str) -> dict[str, object]:
 
 
 def problem(algorithm: str, faults: list[Fault], seed: int) -> str:
-    """What is wrong with a small run of an algorithm; empty where nothing is."""
+    """What is wrong with a small run of an algorithm; empty if nothing is."""
     case = CASES[ALGORITHMS[algorithm]]
     made, truth = case.algorithm, TIMES * TRUTH
     data = (regression if case.learns == "line" else classification)(TIMES * SIZES, truth)
@@ -53,7 +53,7 @@ def problem(algorithm: str, faults: list[Fault], seed: int) -> str:
     fed = Federation(inject(VectorisedEngine(case.objective(), data, DOUBLE), faults, seed))
     try:
         *_, last = drive(made, fed, seed=seed)
-    except Exception as error:  # whatever ends a run is what this looks for
+    except Exception as error:  # any error that ends a run is a finding
         return f"ended: {type(error).__name__}: {str(error)[:100]}"
     if not all(bool(torch.isfinite(value).all()) for value in leaves(last.models)):
         return "a model is not finite"
@@ -61,10 +61,10 @@ def problem(algorithm: str, faults: list[Fault], seed: int) -> str:
 
 
 def main() -> int:
-    """Run what is lacking, and print what went wrong and how well clusters were found."""
-    asked = arguments(__doc__, "benchmarks/results/dropout.json").parse_args()
+    """Run the missing cells, and print what went wrong and how well clusters were found."""
+    args = arguments(__doc__, "benchmarks/results/dropout.json").parse_args()
     names = [f"{one}/{share}/{seed}" for one in (*ALGORITHMS, DIGITS) for share in SHARES for seed in range(SEEDS)]
-    found = run_kept("benchmarks.dropout:work", names, asked)
+    found = run_kept("benchmarks.dropout:work", names, args)
     wrong = {name: result["problem"] for name, result in found.items() if result["problem"]}
     for name, why in wrong.items():
         print(f"WRONG  {name}: {why}")

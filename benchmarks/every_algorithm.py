@@ -3,8 +3,8 @@
     python -m benchmarks.every_algorithm
 
 Rotated digits (80 clients of 60 pictures, four rotations) for clusters of clients, 200 clients of 50 points for mixed
-regression (k = 3), four Gaussians with every client holding all of them for clusters of examples. Cells are kept in
-benchmarks/results/every_algorithm.json; what is there is not run again. A cell takes 1 to 20 seconds of a core.
+regression (k = 3), four Gaussians, all of them at every client, for clusters of examples. Results are kept in
+benchmarks/results/every_algorithm.json; cells that are there are not run again. A cell takes 1 to 20 seconds of a core.
 """
 
 import statistics
@@ -45,18 +45,18 @@ def work(cell: str) -> dict[str, object]:
 
 
 def mean(values: list[float], factor: float = 1.0, digits: int = 2) -> str:
-    """The mean, and ± the standard deviation where values differ."""
+    """The mean, and ± the standard deviation if values differ."""
     values = [factor * value for value in values]
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     return f"{statistics.mean(values):.{digits}f}" + (f" ± {spread:.{digits}f}" if spread else "")
 
 
 def main() -> None:
-    """Run what is lacking, and print the table, the best first."""
+    """Run the missing cells, and print the table, the best algorithm first."""
     parser = arguments(__doc__, "benchmarks/results/every_algorithm.json")
     parser.add_argument("--only", nargs="+", default=list(CATALOGUE), help="these algorithms")
-    asked = parser.parse_args()
-    cells = run_kept("benchmarks.every_algorithm:work", [f"{one}/{n}" for n in SEEDS for one in asked.only], asked)
+    args = parser.parse_args()
+    cells = run_kept("benchmarks.every_algorithm:work", [f"{one}/{n}" for n in SEEDS for one in args.only], args)
     rows = {name: [cells[cell] for n in SEEDS if (cell := f"{name}/{n}") in cells] for name in CATALOGUE}
     print(TABLE)
     for name, runs in sorted(rows.items(), key=lambda row: -sum(run["score"] or 0.0 for run in row[1])):

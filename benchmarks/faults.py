@@ -1,6 +1,6 @@
 """The fault matrix: every kind of fault in every algorithm on every engine, printed as a table.
 
-`python -m benchmarks.faults --workers 16 --seconds 500` runs what `benchmarks/results/faults.json` lacks.
+`python -m benchmarks.faults --workers 16 --seconds 500` runs the cells missing from `benchmarks/results/faults.json`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def work(name: str) -> dict[str, object]:
 
 
 def main() -> int:
-    """Run cells and print the table; 1 if any went wrong."""
+    """Run cells and print the table; returns 1 if any went wrong."""
     parser = arguments(__doc__, "benchmarks/results/faults.json")
-    parser.add_argument("--some", type=int, default=1, help="every so many cells only")
+    parser.add_argument("--some", type=int, default=1, help="run only every N-th cell")
     parser.add_argument("--faults", nargs="*", default=list(KINDS), help="only these kinds")
-    asked = parser.parse_args()
-    chosen = [cell for cell in cells() if cell.fault in asked.faults][:: asked.some]
-    found = run_kept("benchmarks.faults:work", ["/".join(cell) for cell in chosen], asked)
+    args = parser.parse_args()
+    chosen = [cell for cell in cells() if cell.fault in args.faults][:: args.some]
+    found = run_kept("benchmarks.faults:work", ["/".join(cell) for cell in chosen], args)
     wide = max(map(len, KINDS))
     print(f"{'fault':{wide}}  runs  well  named")
     for fault in KINDS:

@@ -1,11 +1,10 @@
-"""What a federation costs beside its nodes' work: 1,200 clients on 3 nodes, rounds of IFCA beside echoes.
+"""The overhead of a federation beyond its nodes' work: 1,200 clients on 3 nodes, rounds of IFCA compared with echoes.
 
     python benchmarks/federation.py --folder myfed --times 10
 
-The folder is one of `corymb flower new` whose nodes are up; `--make` makes one with 1,200 clients of 50 examples in it.
-A round less the slowest node's own work (which its reply tells) is what messages cost; an echo of the same payload is
-that without any work.
-Both are measured in turn, so that a busy machine hurts both alike.
+The folder is one made by `corymb flower new`, with its nodes up; `--make` makes one with 1,200 clients of 50 examples.
+The cost of messages is the time of a round less the slowest node's own work, which its reply reports; an echo sends the
+same payload without any work. Both are measured in turn, so that a busy machine slows down both equally.
 """
 
 import argparse
@@ -19,7 +18,7 @@ import torch
 import corymb
 from corymb.algorithms.ifca import IFCA
 from corymb.cli.flower.folder import read_federation, state_of
-from corymb.cli.flower.run import run_settings
+from corymb.cli.flower.perform import run_settings
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.models import Network, mlp
@@ -58,7 +57,7 @@ def main():
     rounds = drive(
         IFCA(k=4, rounds=given.times + 1, local=corymb.Descent(lr=0.1, steps=5)), Federation(session), seed=0
     )
-    next(rounds)  # the first finds out how nodes compute best
+    next(rounds)  # in the first round, nodes choose their kernels
     costs, echoes = [], []
     before = session.traffic.messages
     for _ in range(given.times):

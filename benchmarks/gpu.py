@@ -1,16 +1,16 @@
 """Steps of many clients on a GPU: Corymb's, plain vmap's and the naive loop's, by model and precision.
 
     python -m benchmarks.gpu [--device cuda] [--models ...] [--precisions ...] [--small]
-                             [--exact|--ways|--rounds] [--json FILE]
+                             [--exact|--variants|--rounds] [--json FILE]
 
-A step is one of plain SGD on every client's own model. Each way takes its turn, the least of the repeats counts; what
-Corymb's gives after a few steps is compared with plain vmap's. The fraction of the peak is of the floating-point
-operations of a step (three times those of a forward pass) beside the fastest product measured in the same precision.
-`--exact` takes a few captured steps of every way in float64 instead, several times over, beside plain vmap's: only what
-is wrong, such as two streams that do not wait for each other, would differ by more than rounding there. `--ways` times
-every captured way instead, of those that take the step and of those that give gradients for an optimiser. `--rounds`
-holds a whole round of FedAvg, 10 steps at every client, against those steps by themselves.
-`--small` is for a machine without a GPU: it shows that everything runs.
+A step is one of plain SGD on every client's own model. The implementations take turns, and the minimum of the repeats
+counts; Corymb's result after a few steps is compared with plain vmap's. The fraction of the peak is the rate of a
+step's floating-point operations (three times those of a forward pass) relative to the fastest product measured in the
+same precision. `--exact` instead compares a few captured steps of every variant in float64, several times, with plain
+vmap's: only errors, such as two streams that do not wait for each other, could differ by more than rounding there.
+`--variants` instead times every captured variant, of those that take the step and of those that return gradients for an
+optimiser. `--rounds` compares a whole round of FedAvg, 10 steps at every client, with those steps alone. `--small` is
+for a machine without a GPU: it only shows that everything runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from corymb.engines.vectorised.graphs import Player, StepFunction, capture
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import Traits, watch
-from corymb.engines.vectorised.ways import at_once, by_streams
+from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.operations import operations
@@ -101,11 +101,11 @@ def examples(case: Case, device: str) -> Examples:
     return Examples(x.to(device), y.to(device), torch.ones(shape[:2], device=device))
 
 
-# ---- ways
+# ---- implementations of a step
 
 
 def plain_step(objective: Objective, params: dict[str, Tensor], on: Examples, *, recurrent: bool) -> None:
-    """What one writes first: vmap of the gradient and a step in place."""
+    """The straightforward implementation: vmap of the gradient, and a step in place."""
 
     def mean_loss(one: dict[str, Tensor], own: Examples) -> Tensor:
         return weighted_mean(training_losses(objective, one, own, Draws(root(0))), own.weight)
@@ -121,8 +121,8 @@ def plain_step(objective: Objective, params: dict[str, Tensor], on: Examples, *,
     torch._foreach_add_(list(params.values()), list(slopes), alpha=-LR)
 
 
-class Ways:
-    """One model's ways to take steps, on the same start and examples."""
+class Setup:
+    """A model and its examples on a device, with each implementation of a step from the same start."""
 
     def __init__(self, case: Case, device: str, precision: str) -> None:
         self.case, self.placement = case, Placement(device=device, **PRECISIONS[precision])
@@ -132,9 +132,10 @@ class Ways:
         self.start = {name: value.expand(case.clients, *value.shape).contiguous() for name, value in one.items()}
         self.key = fold(root(1), torch.arange(case.clients)).to(device)
         few = Examples(*(t[0, :1] for t in self.on))
-        self.objective.losses(one, few)  # a network looks at itself in its first pass
+        self.objective.losses(one, few)  # a `Network` runs an extra check in its first pass
         traits = watch(self.objective, one, few)
-        self.traits = traits._replace(entry=None)  # steps on the weights themselves: as many operations as are counted
+        # Without `span`, so that steps take as many operations as are counted.
+        self.traits = traits._replace(entry=None)
         kind = torch.device(device).type
         self.kernels = Kernels(self.traits, kind, torch.get_num_threads(), self.placement.mixed)
         if kind == "cpu":  # show what a GPU would do
@@ -152,7 +153,7 @@ class Ways:
         return params
 
     def naive(self, steps: int) -> None:
-        """A few clients of a large stack: one after another they all take the same time."""
+        """Steps of a few clients of a large stack: one after another, all clients take the same time."""
         with self.placement.computing():
             for i in range(min(self.case.clients, 20)):
                 how = Descent(lr=LR, steps=steps)
@@ -166,28 +167,28 @@ class Ways:
         """Three times those of a forward pass; recurrent layers count as the products of their cells."""
         return 3.0 * operations(self.objective, take(self.start, 0), take(self.on, 0)) * self.case.clients
 
-    def way(self) -> str:
+    def variant(self) -> str:
         players = [seen.player for seen in self.kernels.graphs.seen.values() if seen.player is not None]
-        return f"graph of {players[0].way}" if players else self.kernels.pick(Descent(lr=LR))
+        return f"graph of {players[0].variant}" if players else self.kernels.pick(Descent(lr=LR))
 
     def difference(self, steps: int = 3) -> float:
-        """The largest difference from plain vmap after a few steps, beside how far the steps went."""
+        """The largest difference from plain vmap after a few steps, relative to the distance of these steps."""
         ours, theirs = self.corymb(steps), self.plain(steps)
-        apart = max(float((ours[n] - theirs[n]).abs().max()) for n in ours)
+        difference = max(float((ours[n] - theirs[n]).abs().max()) for n in ours)
         moved = max(float((theirs[n] - self.start[n]).abs().max()) for n in ours)
-        return apart / moved
+        return difference / moved
 
 
-def ways_of(objective: Objective, device: str, traits: Traits, *, steps: bool) -> dict[str, StepFunction]:
-    """Every way to capture a step, by name."""
+def variants_of(objective: Objective, device: str, traits: Traits, *, steps: bool) -> dict[str, StepFunction]:
+    """Every variant of a step to capture, by name."""
     found = {"vmap": at_once(objective, traits, steps=steps)}
     if not traits.recurrent:
         found["streams"] = by_streams(objective, torch.device(device), traits, steps=steps)
-    return {f"{way}, {'steps' if steps else 'gradients'}": function for way, function in found.items()}
+    return {f"{variant}, {'steps' if steps else 'gradients'}": function for variant, function in found.items()}
 
 
 def exact(name: str, case: Case, device: str, steps: int = 3, times: int = 5) -> dict[str, Any]:
-    """The largest difference in float64 of captured steps from plain ones, beside how far these went, by way."""
+    """The largest float64 difference of captured from plain steps, relative to these steps' distance, by variant."""
     objective = case.objective(device, torch.float64)
     on = examples(case, device)
     on = on._replace(x=on.x if case.characters else on.x.double(), weight=on.weight.double())
@@ -200,10 +201,10 @@ def exact(name: str, case: Case, device: str, steps: int = 3, times: int = 5) ->
         plain_step(objective, want, on, recurrent=bool(case.characters))
     moved = max(float((want[n] - start[n]).abs().max()) for n in start)
     row: dict[str, Any] = {"model": name}
-    ways = ways_of(objective, device, traits, steps=True) | ways_of(objective, device, traits, steps=False)
+    variants = variants_of(objective, device, traits, steps=True) | variants_of(objective, device, traits, steps=False)
     rates = torch.full_like(on.weight[:, 0], LR)
-    for way, function in ways.items():
-        player, worst = capture(way, function, start, on, draws, rates), 0.0
+    for variant, function in variants.items():
+        player, worst = capture(variant, function, start, on, draws, rates), 0.0
         for _ in range(times):
             player.begin(start, rates)
             for _ in range(steps):
@@ -211,52 +212,52 @@ def exact(name: str, case: Case, device: str, steps: int = 3, times: int = 5) ->
                 if slopes:
                     torch._foreach_add_(list(player.params.values()), slopes, alpha=-LR)
             worst = max(worst, *(float((player.params[n] - want[n]).abs().max()) for n in start))
-        row[f"{way}, float64"] = worst / moved
+        row[f"{variant}, float64"] = worst / moved
     return row
 
 
-def each_way(name: str, case: Case, device: str, precision: str) -> dict[str, Any]:
-    """Milliseconds of one step by every captured way."""
-    ours = Ways(case, device, precision)
+def each_variant(name: str, case: Case, device: str, precision: str) -> dict[str, Any]:
+    """Milliseconds of one step by every captured variant."""
+    setup = Setup(case, device, precision)
     row: dict[str, Any] = {"model": name, "precision": precision}
-    draws, rates = Draws(ours.key), torch.full_like(ours.on.weight[:, 0], LR)
+    draws, rates = Draws(setup.key), torch.full_like(setup.on.weight[:, 0], LR)
     for taken in (True, False):
-        for way, function in ways_of(ours.objective, device, ours.traits, steps=taken).items():
-            with ours.placement.computing(), torch.no_grad():
+        for variant, function in variants_of(setup.objective, device, setup.traits, steps=taken).items():
+            with setup.placement.computing(), torch.no_grad():
                 began = time.perf_counter()
-                player = capture(way, function, ours.start, ours.on, draws, rates)
+                player = capture(variant, function, setup.start, setup.on, draws, rates)
                 _wait(device)
-                row[f"{way}: capture s"] = time.perf_counter() - began
+                row[f"{variant}: capture s"] = time.perf_counter() - began
 
                 def work(steps: int, player: Player = player) -> None:
                     for _ in range(steps):
-                        _, slopes = player.step(ours.on, draws)
+                        _, slopes = player.step(setup.on, draws)
                         if slopes:
                             torch._foreach_add_(list(player.params.values()), slopes, alpha=-LR)
 
-                row[f"{way}: ms"] = 1e3 * seconds(work, 10, 3, device)
+                row[f"{variant}: ms"] = 1e3 * seconds(work, 10, 3, device)
     return row
 
 
 def whole_round(
     name: str, case: Case, device: str, precision: str, steps: int = 10, repeats: int = 5
 ) -> dict[str, Any]:
-    """Milliseconds of a round of FedAvg, and of its steps by themselves, in turns."""
-    ways = Ways(case, device, precision)
+    """Milliseconds of a round of FedAvg, and of its steps alone, in turns."""
+    setup = Setup(case, device, precision)
     flat = SimpleNamespace(
-        x=ways.on.x.flatten(0, 1), y=ways.on.y.flatten(), offsets=torch.arange(case.clients + 1) * case.batch
+        x=setup.on.x.flatten(0, 1), y=setup.on.y.flatten(), offsets=torch.arange(case.clients + 1) * case.batch
     )
     data = SimpleNamespace(names=[f"client-{i}" for i in range(case.clients)], train=flat, test=flat)
-    engine = VectorisedEngine(ways.objective, data, ways.placement)  # type: ignore[arg-type]
-    short = Descent(lr=1e-6, steps=steps)  # however many rounds there are, nobody diverges
+    engine = VectorisedEngine(setup.objective, data, setup.placement)  # type: ignore[arg-type]
+    short = Descent(lr=1e-6, steps=steps)  # so small that no client diverges in any number of rounds
     rounds = drive(FedAvg(rounds=10**6, local=short), Federation(engine))
     for _ in range(4):  # enough for graphs to be captured
         next(rounds)
-        ways.corymb(steps)
+        setup.corymb(steps)
     whole, alone = float("inf"), float("inf")
     for _ in range(repeats):
         whole = min(whole, seconds(lambda _: next(rounds), 1, 1, device))
-        alone = min(alone, steps * seconds(ways.corymb, steps, 1, device))
+        alone = min(alone, steps * seconds(setup.corymb, steps, 1, device))
     found = {"round ms": 1e3 * whole, f"its {steps} steps ms": 1e3 * alone, "round by its steps": whole / alone}
     return {"model": name, "precision": precision, "clients": case.clients, "batch": case.batch, **found}
 
@@ -265,7 +266,7 @@ def whole_round(
 
 
 def seconds(work: Callable[[int], Any], steps: int, repeats: int, device: str) -> float:
-    """The least time of a step."""
+    """The minimum time of a step."""
     best = float("inf")
     for _ in range(repeats):
         _wait(device)
@@ -282,7 +283,7 @@ def _wait(device: str) -> None:
 
 
 def peak(device: str, precision: str, size: int) -> float:
-    """The fastest product of square matrices, in operations a second."""
+    """The speed of the fastest product of square matrices, in operations per second."""
     placement = Placement(device=device, **PRECISIONS[precision])
     a, b = (torch.rand(size, size, device=device) for _ in range(2))
     if placement.mixed:
@@ -293,21 +294,21 @@ def peak(device: str, precision: str, size: int) -> float:
 
 
 def measure(name: str, case: Case, device: str, precision: str, top: float, steps: int, repeats: int) -> dict[str, Any]:
-    ways = Ways(case, device, precision)
+    setup = Setup(case, device, precision)
     row: dict[str, Any] = {"model": name, "precision": precision, "clients": case.clients, "batch": case.batch}
     began = time.perf_counter()
     for _ in range(4):  # enough steps for graphs to be captured
-        ways.corymb(max(steps, 10))
+        setup.corymb(max(steps, 10))
     _wait(device)
     row["first seconds"] = round(time.perf_counter() - began, 2)
-    row["way"] = ways.way()
-    row["corymb ms"] = 1e3 * seconds(ways.corymb, steps, repeats, device)
-    ways.plain(1)
-    row["vmap ms"] = 1e3 * seconds(ways.plain, min(steps, 5), repeats, device)
-    ways.naive(1)
-    row["naive ms"] = 1e3 * ways.share * seconds(ways.naive, 2, 2, device)
-    row["difference"] = ways.difference()
-    row["of peak"] = ways.flops() / (row["corymb ms"] / 1e3) / top
+    row["way"] = setup.variant()
+    row["corymb ms"] = 1e3 * seconds(setup.corymb, steps, repeats, device)
+    setup.plain(1)
+    row["vmap ms"] = 1e3 * seconds(setup.plain, min(steps, 5), repeats, device)
+    setup.naive(1)
+    row["naive ms"] = 1e3 * setup.share * seconds(setup.naive, 2, 2, device)
+    row["difference"] = setup.difference()
+    row["of peak"] = setup.flops() / (row["corymb ms"] / 1e3) / top
     return row
 
 
@@ -318,42 +319,42 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS))
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--exact", action="store_true")
-    parser.add_argument("--ways", action="store_true")
+    parser.add_argument("--variants", "--ways", action="store_true")
     parser.add_argument("--rounds", action="store_true")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    asked.small |= asked.device == "cpu"
+    args = parser.parse_args()
+    args.small |= args.device == "cpu"
     logging.basicConfig(level=logging.INFO, format="  %(message)s")
-    cases = SMALL if asked.small else CASES
-    size, steps, repeats = (256, 6, 1) if asked.small else (8192, 20, 4)
-    print(torch.__version__, torch.cuda.get_device_name() if asked.device != "cpu" else "CPU", flush=True)
-    if asked.exact:
+    cases = SMALL if args.small else CASES
+    size, steps, repeats = (256, 6, 1) if args.small else (8192, 20, 4)
+    print(torch.__version__, torch.cuda.get_device_name() if args.device != "cpu" else "CPU", flush=True)
+    if args.exact:
         with torch.no_grad():
-            for name in asked.models or cases:
-                print(exact(name, cases[name], asked.device), flush=True)
+            for name in args.models or cases:
+                print(exact(name, cases[name], args.device), flush=True)
         return
     rows = []
-    for precision in asked.precisions:
-        top = peak(asked.device, precision, size)
+    for precision in args.precisions:
+        top = peak(args.device, precision, size)
         print(f"{precision}: products reach {top / 1e12:.3g} TFLOP/s", flush=True)
-        for name in asked.models or cases:
+        for name in args.models or cases:
             try:
-                if asked.ways:
-                    row = each_way(name, cases[name], asked.device, precision)
-                elif asked.rounds:
-                    row = whole_round(name, cases[name], asked.device, precision)
+                if args.variants:
+                    row = each_variant(name, cases[name], args.device, precision)
+                elif args.rounds:
+                    row = whole_round(name, cases[name], args.device, precision)
                 else:
-                    row = measure(name, cases[name], asked.device, precision, top, steps, repeats)
+                    row = measure(name, cases[name], args.device, precision, top, steps, repeats)
             except Exception as error:  # the others are still worth knowing
                 row = {"model": name, "precision": precision, "error": f"{type(error).__name__}: {error}"[:500]}
             rows.append(row)
             print(
                 "  ".join(f"{n}: {v:.4g}" if isinstance(v, float) else f"{n}: {v}" for n, v in row.items()), flush=True
             )
-            if asked.device != "cpu":
+            if args.device != "cpu":
                 torch.cuda.empty_cache()
-            if asked.json:
-                asked.json.write_text(json.dumps(rows, indent=1))
+            if args.json:
+                args.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

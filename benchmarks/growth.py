@@ -38,8 +38,8 @@ FEATURES = 20
 ROUNDS = 4
 
 
-def point(asked: dict[str, Any]) -> dict[str, float]:
-    """One point, in this process."""
+def point(settings: dict[str, Any]) -> dict[str, float]:
+    """Measure one point in this process."""
     import torch
 
     from corymb.algorithms import IFCA, FedAvg
@@ -52,10 +52,10 @@ def point(asked: dict[str, Any]) -> dict[str, float]:
 
     torch.set_num_threads(1)
     n, m, k, width = (
-        asked.get(name, usual) for name, usual in (("clients", 1000), ("examples", 10), ("k", 0), ("width", 0))
+        settings.get(name, usual) for name, usual in (("clients", 1000), ("examples", 10), ("k", 0), ("width", 0))
     )
     with tempfile.TemporaryDirectory() as folder:
-        x = _features(n * m, Path(folder) / "x" if asked.get("mapped") else None)
+        x = _features(n * m, Path(folder) / "x" if settings.get("mapped") else None)
         y = torch.zeros(n * m)
         rows = SimpleNamespace(x=x, y=y, offsets=torch.arange(n + 1) * m)
         none = SimpleNamespace(x=x[:0], y=y[:0], offsets=torch.zeros(n + 1, dtype=torch.int64))
@@ -65,7 +65,7 @@ def point(asked: dict[str, Any]) -> dict[str, float]:
         began = time.process_time()
         fed = Federation(VectorisedEngine(objective, data))
         ready = time.process_time() - began
-        common = {"rounds": 10**6, "participants": asked.get("cohort"), "local": Descent(lr=0.01, steps=5)}
+        common = {"rounds": 10**6, "participants": settings.get("cohort"), "local": Descent(lr=0.01, steps=5)}
         rounds = drive(IFCA(k=k, **common) if k else FedAvg(**common), fed, seed=1)
         seconds = []
         for _ in range(ROUNDS):
@@ -88,7 +88,7 @@ def _features(rows: int, file: Path | None) -> Any:
 
 
 class Peak:
-    """The most memory of this process that is not a mapped file, looked at every few milliseconds."""
+    """The peak memory of this process without mapped files, sampled every few milliseconds."""
 
     def __init__(self) -> None:
         self.most, self.before, self._going = 0.0, _anonymous(), True
@@ -101,7 +101,7 @@ class Peak:
             time.sleep(0.005)
 
     def stop(self) -> float:
-        """MiB beyond those at the start."""
+        """The peak in MiB above the memory at the start."""
         self._going = False
         self._thread.join()
         return max(self.most, _anonymous()) - self.before
@@ -115,7 +115,7 @@ def _anonymous() -> float:
 
 
 def slope(values: list[float], found: list[float]) -> float:
-    """That of the logarithms, over the larger half of the points; of one point there is none."""
+    """The slope of the logarithms over the larger half of the points; NaN for a single point."""
     if len(values) < 2:
         return math.nan
     half = len(values) // 2 if len(values) > 3 else 0
@@ -124,24 +124,24 @@ def slope(values: list[float], found: list[float]) -> float:
 
 
 def measure(axis: str, most: int) -> list[str]:
-    """The lines of a table of one axis."""
-    asked = AXES[axis]
-    fixed = {name: value for name, value in asked.items() if name not in ("vary", "values")}
-    values = [value for value in asked["values"] if value <= most] or asked["values"][:1]
+    """The lines of the table of one axis."""
+    spec = AXES[axis]
+    fixed = {name: value for name, value in spec.items() if name not in ("vary", "values")}
+    values = [value for value in spec["values"] if value <= most] or spec["values"][:1]
     rows = []
     for value in values:
-        wanted = json.dumps({**fixed, asked["vary"]: value})
+        wanted = json.dumps({**fixed, spec["vary"]: value})
         command = [sys.executable, "-m", "benchmarks.growth", "--point", wanted]
         done = subprocess.run(
             command, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
         rows.append(json.loads(done.stdout.splitlines()[-1]))
         print(axis, value, rows[-1], file=sys.stderr, flush=True)
-    said = ", ".join(f"{name} {value}" for name, value in fixed.items())
+    fixed_text = ", ".join(f"{name} {value}" for name, value in fixed.items())
     lines = [
-        f"## {axis}" + (f" ({said})" if said else ""),
+        f"## {axis}" + (f" ({fixed_text})" if fixed_text else ""),
         "",
-        f"| {asked['vary']} | CPU s per round | s until ready | additional MiB |",
+        f"| {spec['vary']} | CPU s per round | s until ready | additional MiB |",
     ]
     lines += ["|---|---|---|---|"]
     lines += [
@@ -159,9 +159,9 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1_000_000)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--point", type=json.loads)
-    asked = parser.parse_args()
-    if asked.point is not None:
-        print(json.dumps(point(asked.point)))
+    args = parser.parse_args()
+    if args.point is not None:
+        print(json.dumps(point(args.point)))
         return
     lines = [
         "# How a round grows",
@@ -172,10 +172,10 @@ def main() -> None:
         "Generated by `python -m benchmarks.growth`.",
         "",
     ]
-    for axis in asked.axes:
-        lines += measure(axis, asked.most)
-        if asked.write:  # at once: a run that is ended keeps what is done
-            asked.write.write_text("\n".join(lines))
+    for axis in args.axes:
+        lines += measure(axis, args.most)
+        if args.write:  # after every axis, so that an interrupted run keeps its results
+            args.write.write_text("\n".join(lines))
     print("\n".join(lines))
 
 

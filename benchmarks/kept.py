@@ -1,4 +1,4 @@
-"""Cells of a benchmark, in processes, whose results are one JSON file: what is in it is not run again."""
+"""Runs the cells of a benchmark in processes and keeps results in one JSON file; cells in it are not run again."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from corymb.recipes.cells import run_cells, write_cell
 
 
 def arguments(about: str, out: str) -> argparse.ArgumentParser:
-    """What every such benchmark is asked."""
+    """The command-line arguments of every such benchmark."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
-    parser.add_argument("--seconds", type=float, help="begin no cell after so long; the same command goes on later")
-    parser.add_argument("--out", type=Path, default=Path(out), help="the file that results are kept in")
+    parser.add_argument("--seconds", type=float, help="start no cell after this time; repeat the command to continue")
+    parser.add_argument("--out", type=Path, default=Path(out), help="the file for results")
     return parser
 
 
-def run_kept(work: str, names: Sequence[str], asked: argparse.Namespace) -> dict[str, Any]:
-    """What each cell gave, of those that there was time for; says which are left, and what failed."""
-    place: Path = asked.out
+def run_kept(work: str, names: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
+    """The results of all cells that have been run; prints how many are left, and which failed."""
+    place: Path = args.out
     kept = json.loads(place.read_text()) if place.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         for name, result in kept.items():
             write_cell(Path(folder), name, {"result": result})
-        found = run_cells(work, list(names), Path(folder), workers=asked.workers, seconds=asked.seconds)
+        found = run_cells(work, list(names), Path(folder), workers=args.workers, seconds=args.seconds)
     kept |= found.results
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = place.with_suffix(".part")

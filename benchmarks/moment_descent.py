@@ -1,18 +1,19 @@
-"""Moment descent under stress, and on tables in raw units: every case with several seeds, beside the oracle.
+"""Moment descent under stress, and on tables in raw units: every case with several seeds, compared with the oracle.
 
-    python benchmarks/moment_descent.py                     # what papers/moment-descent/results/stress.jsonl lacks
+    python benchmarks/moment_descent.py                     # cells not in papers/moment-descent/results/stress.jsonl
     python benchmarks/moment_descent.py --seeds 1000:1005 --out calibration.jsonl
     python benchmarks/moment_descent.py --tables            # tables of scikit-learn's, by the command line
 
-A cell is one case with one seed: `MomentDescent(k)` with no other setting, on features as they come, and `FedX` from
-the true parameters with as many rounds (the oracle). Kept are the two errors (the largest distance of a model from its
-true one, after matching), what was said in the log, and the verdict's numbers. Cells that the results already hold are
-not run again. A cell is right if the error is at most 1.1 times the oracle's; a wrong one must have said something.
+A cell is one case with one seed: `MomentDescent(k)` with no other setting, on features as they are, and `FedX` from the
+true parameters with as many rounds (the oracle). It records the two errors (the largest distance of a model from its
+true one, after matching), the log messages, and the verdict's numbers. Cells that the results already hold are not run
+again. A cell is right if the error is at most 1.1 times the oracle's; a wrong one must have logged a warning.
 
 A table has real features (scikit-learn's diabetes, wine, breast cancer) in their own units, drawn with replacement for
-60 clients of 40 rows. Two or three groups of clients have coefficients and an intercept of their own; noise is 0.3 of
-the targets' spread. The error is the root mean square of prediction − true mean over the test examples, the oracle's
-that of least squares on the training examples of each true group; a table is right if it is at most 1.05 times that.
+60 clients of 40 rows. Two or three groups of clients have their own coefficients and intercept; noise is 0.3 of the
+targets' spread. The error is the root mean square of prediction − true mean over the test examples; the oracle's is
+that of least squares on the training examples of each true group. A table is right if its error is at most 1.05 times
+the oracle's.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ from corymb.settings import InvalidInput
 RESULTS = Path(__file__).parents[1] / "papers" / "moment-descent" / "results"
 RIGHT = 1.1
 SMALL = 1e-4
-"""Of the separation: errors below it count as equal, as without noise all of them are rounding."""
+"""Errors below this fraction of the separation count as equal: without noise, all of them are rounding errors."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """How the data are made, and what is asked for."""
+    """How the data are generated, and the requested k (`asked`)."""
 
     n: int = 120
     m: int = 30
@@ -140,15 +141,15 @@ def _counts(shares: np.ndarray, n: int) -> np.ndarray:
     return counts
 
 
-class Heard(logging.Handler):
-    """What was said in the log."""
+class LogCollector(logging.Handler):
+    """Collects log messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.lines.append(record.getMessage())
 
 
 def cell(name: str, seed: int) -> dict[str, Any]:
@@ -160,8 +161,8 @@ def cell(name: str, seed: int) -> dict[str, Any]:
     inputs, double = data.train.x.shape[1], Placement(dtype=torch.float64)
     objective = LinearRegression(inputs, features=case.features, dtype=torch.float64)
     fed = Federation(VectorisedEngine(objective, data, double))
-    heard, logger = Heard(), logging.getLogger("corymb")
-    logger.addHandler(heard)
+    collector, logger = LogCollector(), logging.getLogger("corymb")
+    logger.addHandler(collector)
     logger.propagate = False
     d = truth["weight"].shape[1]
     start = None
@@ -176,7 +177,7 @@ def cell(name: str, seed: int) -> dict[str, Any]:
     except InvalidInput as error:
         return {**row, "said": [f"refused: {error}"], "error": None, "oracle": None, "ratio": None}
     finally:
-        logger.removeHandler(heard)
+        logger.removeHandler(collector)
     assert algorithm.then is not None
     begin = Snapshot(models=truth, labels=torch.full((case.n,), -1), seed=seed)
     oracle = list(drive(algorithm.then, fed, begin, seed=seed))[-1]
@@ -198,7 +199,7 @@ def cell(name: str, seed: int) -> dict[str, Any]:
         "spread": last["spread"],
         "nearest": last["nearest"],
         "unsure": last["unsure"],
-        "said": heard.said,
+        "said": collector.lines,
     }
 
 
@@ -207,7 +208,7 @@ WITHIN = 1.05
 
 
 def write_table(name: str, seed: int, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """A table with planted groups; the coefficients with the intercept (k d+1), and each client's group."""
+    """Write a table with planted groups; returns coefficients with intercepts (k d+1), and each client's group."""
     from sklearn import datasets
 
     k, n, m = TABLES[name], 60, 40
@@ -215,7 +216,7 @@ def write_table(name: str, seed: int, path: Path) -> tuple[np.ndarray, np.ndarra
     rng = np.random.default_rng([seed, len(name)])
     x = bunch.data[rng.integers(len(bunch.data), size=n * m)]
     truth = rng.permutation(np.arange(n) % k)
-    while True:  # until no two groups are nearer than their targets are spread: clients of 30 rows must be able to tell
+    while True:  # until all groups are farther apart than the spread of their targets: 30 rows must suffice to choose
         theta = np.column_stack([rng.normal(size=(k, x.shape[1])) / bunch.data.std(0), rng.normal(size=k)])
         theta[:, -1] += 100 - theta[:, :-1] @ bunch.data.mean(0)
         means = x @ theta[:, :-1].T + theta[:, -1]
@@ -245,8 +246,8 @@ def table_cell(name: str, seed: int) -> dict[str, Any]:
             return {**row, "said": [done.stderr.strip().splitlines()[-1]], "ratio": None, "error": None, "oracle": None}
         run = corymb.Run.load(place / "run")
         data = corymb.datasets.load(place / "table.csv", seed, client="client", label="y")
-        said = [line for line in done.stderr.splitlines() if "cannot be told" in line or "not one" in line]
-        said += [line for line in done.stderr.splitlines() if "two halves" in line]
+        warnings = [line for line in done.stderr.splitlines() if "cannot be told" in line or "not one" in line]
+        warnings += [line for line in done.stderr.splitlines() if "two halves" in line]
         errors: dict[str, float] = {"ours": 0.0, "oracle": 0.0}
         for j in range(TABLES[name]):
             members = [c for c in range(len(data)) if truth[int(data.names[c][1:])] == j]
@@ -263,7 +264,7 @@ def table_cell(name: str, seed: int) -> dict[str, Any]:
         ratio = (errors["ours"] / errors["oracle"]) ** 0.5
         tests = int(data.test.offsets[-1])
         found = {what: (value / tests) ** 0.5 for what, value in errors.items()}
-        return {**row, "error": found["ours"], "oracle": found["oracle"], "ratio": ratio, "said": said}
+        return {**row, "error": found["ours"], "oracle": found["oracle"], "ratio": ratio, "said": warnings}
 
 
 def _rows(part: Any, clients: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -273,7 +274,7 @@ def _rows(part: Any, clients: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rounded(value: Any) -> Any:
-    """Numbers to four digits."""
+    """Round all numbers to four digits."""
     if isinstance(value, dict):
         return {name: rounded(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -282,12 +283,12 @@ def rounded(value: Any) -> Any:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The cells that results hold."""
+    """The cells in a file of results."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def run(names: list[str], seeds: range, out: Path, workers: int, work: Callable[[str, int], Any] = cell) -> None:
-    """Run what is missing, and write each cell as it is done."""
+    """Run the missing cells, and write each as soon as it is done."""
     done = {(row["case"], row["seed"]) for row in read(out)}
     missing = [(name, seed) for name in names for seed in seeds if (name, seed) not in done]
     spawn = multiprocessing.get_context("spawn")
@@ -303,17 +304,17 @@ def run(names: list[str], seeds: range, out: Path, workers: int, work: Callable[
 
 
 def table(rows: list[dict[str, Any]], right_below: float) -> Iterator[str]:
-    """A line for each case: final/oracle of each seed, how many are right, said and silent."""
+    """A line for each case: error / oracle's by seed, and how many cells are right, warned, or silently wrong."""
     yield "| case | error / oracle's, by seed | right | warned | silent failures | warned although right |"
     yield "|---|---|---|---|---|---|"
     for name in dict.fromkeys(row["case"] for row in rows):
         cells = sorted((row for row in rows if row["case"] == name), key=lambda row: row["seed"])
         right = [row["ratio"] is not None and row["ratio"] <= right_below for row in cells]
-        said = [bool(row["said"]) for row in cells]
+        warnings = [bool(row["said"]) for row in cells]
         ratios = ", ".join("–" if row["ratio"] is None else f"{row['ratio']:.3g}" for row in cells)
-        silent = sum(not r and not s for r, s in zip(right, said, strict=True))
-        alarm = sum(r and s for r, s in zip(right, said, strict=True))
-        yield f"| {name} | {ratios} | {sum(right)} of {len(cells)} | {sum(said)} | {silent} | {alarm} |"
+        silent_failures = sum(not r and not s for r, s in zip(right, warnings, strict=True))
+        alarm = sum(r and s for r, s in zip(right, warnings, strict=True))
+        yield f"| {name} | {ratios} | {sum(right)} of {len(cells)} | {sum(warnings)} | {silent_failures} | {alarm} |"
 
 
 def main() -> None:

@@ -4,11 +4,12 @@
                                 [--fedavg | --cnn]
 
 MLP 784-200-10, k = 4, 10 full-batch steps on 400×50 and 100×200 clients, and batches of 50 on 100×600. `--fedavg` is a
-round of FedAvg by hand and by Corymb, 10 steps on 100×600 in batches of 50 and on 1000×50 at once, and what a round of
-IFCA costs beside FedAvg's and k forward passes. `--cnn` is a round of FedAvg with the CNN of FEMNIST, 10 steps of batch
-10, by the naive loop and by Corymb: as it chooses, and client by client as descent is defined. "No span" is Corymb with
-every step on the weights themselves (`engines/vectorised/span.py`). `--small` shows that everything runs. Machines are
-noisy: the ways take turns, the least of the repeats counts, and only ratios are reported as results.
+round of FedAvg by hand and by Corymb, 10 steps on 100×600 in batches of 50 and on 1000×50 full-batch, and the cost of a
+round of IFCA relative to a round of FedAvg and k forward passes. `--cnn` is a round of FedAvg with the CNN of FEMNIST,
+10 steps of batch 10, by the naive loop and by Corymb: with the kernel it chooses, and client by client as in the
+reference. "No span" is Corymb with every step on the weights themselves (`engines/vectorised/span.py`). `--small` only
+shows that everything runs. Machines are noisy: the implementations take turns, the minimum of the repeats counts, and
+only ratios are reported as results.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SMALL_CNN_CASES = [(2, 20, 10)]
 
 
 def clients(n: int, m: int, device: str) -> tuple[Tensor, Tensor]:
-    """n clients with m random pictures and classes each: arithmetic does not care."""
+    """n clients with m random images and classes each: the time does not depend on their contents."""
     draw = torch.Generator().manual_seed(0)
     x = torch.rand(n, m, 784, generator=draw)
     y = torch.randint(10, (n, m), generator=draw)
@@ -115,7 +116,7 @@ def hand_step(x: Tensor, y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tens
 
 
 def hand_fedavg(x: Tensor, y: Tensor, model: nn.Module, batch: int | None) -> None:
-    """A round of FedAvg, every client with an order of its own."""
+    """A round of FedAvg, with a different order of examples for every client."""
     n, m, _ = x.shape
     with torch.no_grad():
         stacked = [p.expand(n, *p.shape).clone() for p in model.parameters()]
@@ -132,7 +133,7 @@ def hand_fedavg(x: Tensor, y: Tensor, model: nn.Module, batch: int | None) -> No
 
 @torch.no_grad()
 def forward_passes(x: Tensor, y: Tensor, models: list[nn.Module]) -> None:
-    """Every model's losses on all examples, as much at a time as Corymb takes."""
+    """Every model's losses on all examples, in blocks of the same size as Corymb's."""
     for rows, labels in zip(x.flatten(0, 1).split(10_000), y.flatten().split(10_000), strict=True):
         for model in models:
             nn.functional.cross_entropy(model(rows), labels, reduction="none")
@@ -172,7 +173,7 @@ def corymb_round(
 
 
 def naive_cnn(x: Tensor, y: Tensor, model: nn.Module, batch: int) -> None:
-    """A round of FedAvg as one writes it first."""
+    """A straightforward round of FedAvg."""
     loss_of, worker, start = nn.CrossEntropyLoss(), cnn(1, 28, 62)(), model.state_dict()
     total = {name: torch.zeros_like(p) for name, p in start.items()}
     for xi, yi in zip(x, y, strict=True):
@@ -191,12 +192,12 @@ def compare_cnn(n: int, m: int, batch: int, threads: int, repeats: int) -> dict[
     torch.set_num_threads(threads)
     draw, model = torch.Generator().manual_seed(0), cnn(1, 28, 62)()
     x, y = torch.rand(n, m, 1, 28, 28, generator=draw), torch.randint(62, (n, m), generator=draw)
-    ways: dict[str, Callable[[], object]] = {
+    variants: dict[str, Callable[[], object]] = {
         "naive": lambda: naive_cnn(x, y, model, batch),
         "corymb": corymb_round(x, y, batch, k=0, network=cnn(1, 28, 62)),
         "serial": corymb_round(x, y, batch, k=0, network=cnn(1, 28, 62), kernel="serial"),
     }
-    best = measure(ways, repeats, "cpu")
+    best = measure(variants, repeats, "cpu")
     return {
         "CNN, clients": f"{n}×{m}",
         "batch": batch,
@@ -210,13 +211,13 @@ def compare_cnn(n: int, m: int, batch: int, threads: int, repeats: int) -> dict[
 # ---- timing
 
 
-def measure(ways: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, tuple[float, float]]:
-    """The least wall and CPU seconds of each way, taking turns; the first round of each warms up."""
-    best = {name: (float("inf"), float("inf")) for name in ways}
+def measure(variants: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, tuple[float, float]]:
+    """The minimum wall and CPU seconds of each implementation, taking turns; the first round of each warms up."""
+    best = {name: (float("inf"), float("inf")) for name in variants}
     for repeat in range(repeats + 1):
-        for name, way in ways.items():
+        for name, variant in variants.items():
             wall, cpu = time.perf_counter(), time.process_time()
-            way()
+            variant()
             if device == "cuda":
                 torch.cuda.synchronize()
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -230,15 +231,15 @@ def compare(n: int, m: int, batch: int | None, threads: int, repeats: int, devic
     x, y = clients(n, m, device)
     for_naive, for_hand = modules(device), modules(device)
     few = n if device == "cpu" else n // 20  # on a GPU the loop takes minutes: a twentieth of it, twenty times
-    ways: dict[str, Callable[[], object]] = {
+    variants: dict[str, Callable[[], object]] = {
         "naive": lambda: naive_round(x[:few], y[:few], for_naive, batch),
         "hand": lambda: hand_round(x, y, for_hand, batch),
         "corymb": corymb_round(x, y, batch),
         "foreach": corymb_round(x, y, batch, kernel="foreach"),
     }
     if batch is None:
-        ways["no span"] = corymb_round(x, y, batch, span=False)
-    best = measure(ways, repeats, device)
+        variants["no span"] = corymb_round(x, y, batch, span=False)
+    best = measure(variants, repeats, device)
     best["naive"] = best["naive"][0] * n / few, best["naive"][1] * n / few
     ours = best["corymb"]
     return {
@@ -257,13 +258,13 @@ def compare_fedavg(n: int, m: int, batch: int | None, threads: int, repeats: int
     torch.set_num_threads(threads)
     x, y = clients(n, m, "cpu")
     models = modules("cpu")
-    ways: dict[str, Callable[[], object]] = {
+    variants: dict[str, Callable[[], object]] = {
         "hand": lambda: hand_fedavg(x, y, models[0], batch),
         "fedavg": corymb_round(x, y, batch, k=0, steps=True),
         "ifca": corymb_round(x, y, batch, steps=True),
         "forwards": lambda: forward_passes(x, y, models),
     }
-    best = measure(ways, repeats, "cpu")
+    best = measure(variants, repeats, "cpu")
     parts = [best["fedavg"][which] + best["forwards"][which] for which in (0, 1)]
     return {
         "clients": f"{n}×{m}",
@@ -286,25 +287,25 @@ def main() -> None:
     parser.add_argument("--fedavg", action="store_true")
     parser.add_argument("--cnn", action="store_true")
     parser.add_argument("--small", action="store_true")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     rows = []
-    cases = CASES if asked.device == "cpu" else GPU_CASES
-    cases = FEDAVG_CASES if asked.fedavg else CNN_CASES if asked.cnn else cases
-    if asked.small:
-        cases = SMALL_CNN_CASES if asked.cnn else SMALL_CASES
+    cases = CASES if args.device == "cpu" else GPU_CASES
+    cases = FEDAVG_CASES if args.fedavg else CNN_CASES if args.cnn else cases
+    if args.small:
+        cases = SMALL_CNN_CASES if args.cnn else SMALL_CASES
     print("speed of Corymb's round: above 1 is faster than the other way")
-    for threads in asked.threads or ([1] if asked.small else [1, 2]):
+    for threads in args.threads or ([1] if args.small else [1, 2]):
         for n, m, batch in cases:
-            if asked.cnn:
-                row = compare_cnn(n, m, batch or m, threads, asked.repeats)
-            elif asked.fedavg:
-                row = compare_fedavg(n, m, batch, threads, asked.repeats)
+            if args.cnn:
+                row = compare_cnn(n, m, batch or m, threads, args.repeats)
+            elif args.fedavg:
+                row = compare_fedavg(n, m, batch, threads, args.repeats)
             else:
-                row = compare(n, m, batch, threads, asked.repeats, asked.device)
+                row = compare(n, m, batch, threads, args.repeats, args.device)
             rows.append(row)
             print("  ".join(f"{name}: {value}" for name, value in row.items()), flush=True)
-            if asked.json:  # at once: a run that is ended keeps what is done
-                asked.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False))
+            if args.json:  # after every case, so that an interrupted run keeps its results
+                args.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":

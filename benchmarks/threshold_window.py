@@ -1,10 +1,10 @@
-"""ARI against the threshold λ of SR-FCA when clients of one cluster differ: on which window does it work?
+"""ARI against the threshold λ of SR-FCA if clients of one cluster differ: for which window of λ does it work?
 
     python benchmarks/threshold_window.py [--out FILE.svg] [--distance l2] [--seed 0]
 
-Mixed regression, k = 3, 60 clients × 100, d = 20, σ = 0.2. Each client's parameter lies half of `within` from its
-cluster's. Shaded: from the largest distance of two clients' own models within a cluster (ε1) to the least between
-clusters (ε2). The star is what `threshold="auto"` finds.
+Mixed regression, k = 3, 60 clients × 100, d = 20, σ = 0.2. Each client's parameter is at half the distance `within`
+from its cluster's. Shaded: from the largest distance of two clients' own models within a cluster (ε1) to the smallest
+between clusters (ε2). The star is what `threshold="auto"` finds.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Scores(NamedTuple):
     """ARI after one REFINE."""
     threshold: float
     widest: float
-    """Largest distance within a cluster, of clients' own models."""
+    """The largest distance of clients' own models within a cluster."""
     nearest: float
-    """Least distance between clusters."""
+    """The smallest distance between clusters."""
 
 
 def scores(fed: Federation, truth: torch.Tensor, algorithm: SRFCA) -> Scores:
@@ -55,7 +55,7 @@ def scores(fed: Federation, truth: torch.Tensor, algorithm: SRFCA) -> Scores:
                 distances = measure_named(algorithm.distance).between_clients(at.carry["known"])
                 same = truth[:, None] == truth
                 widest, nearest = float(distances[same].max()), float(distances[~same].min())
-    except InvalidInput:  # nobody is near anybody
+    except InvalidInput:  # no two clients are near each other
         return Scores(0.0, 0.0, threshold, widest, nearest)
     return Scores(found["one-shot"], found["refine-1"], threshold, widest, nearest)
 
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--distance", default="l2")
     parser.add_argument("--points", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     import matplotlib
 
     matplotlib.use("Agg")
@@ -74,12 +74,12 @@ def main() -> None:
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, len(SPREADS), figsize=(11, 3.2), sharey=True, layout="constrained")
-    thresholds = np.geomspace(0.08, 2.2, asked.points)
+    thresholds = np.geomspace(0.08, 2.2, args.points)
     for panel, within in zip(panels, SPREADS, strict=True):
-        data = mixed_regression(asked.seed, n=60, m=100, d=20, k=3, sigma=0.2, within=within)
+        data = mixed_regression(args.seed, n=60, m=100, d=20, k=3, sigma=0.2, within=within)
         assert data.truth is not None
         fed = Federation(VectorisedEngine(LinearRegression(20), data))
-        of = replace(ALGORITHM, distance=asked.distance)
+        of = replace(ALGORITHM, distance=args.distance)
         rows = [scores(fed, data.truth, replace(of, threshold=float(value))) for value in thresholds]
         auto = scores(fed, data.truth, of)
         if auto.widest < auto.nearest:
@@ -96,7 +96,7 @@ def main() -> None:
         )
     panels[0].set_ylabel("adjusted Rand index")
     panels[0].legend(frameon=False, fontsize=8, loc="lower center")
-    figure.savefig(asked.out, metadata={"Date": None} if asked.out.suffix == ".svg" else None)
+    figure.savefig(args.out, metadata={"Date": None} if args.out.suffix == ".svg" else None)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
-"""Corymb beside other libraries on the same work, in one run.
+"""Compares Corymb with other libraries on the same work, in one run.
 
-    python -m benchmarks.peers [--cases mlp-100x600 ...] [--ways corymb fedjax ...] [--threads 1 2] [--repeats 2]
+    python -m benchmarks.peers [--cases mlp-100x600 ...] [--libraries corymb fedjax ...] [--threads 1 2] [--repeats 2]
                                [--patience 40] [--limit 300] [--keep build/peers] [--write FILE]
 
-Every peer gets an environment of its own, made here from `pinned/NAME.txt` the first time; PIP_FLAGS may say where pip
-finds torch's CPU build. All ways start from the same models and take the same batches, which are handed to them as
-rows: what a peer's own shuffling and loading costs is not counted against it. Every measurement is a process; with one
-thread it is bound to one core. The first round warms up, the least of the others and of all repeats counts. A way that
-takes longer than `--patience` seconds is measured once; one that fails, or takes longer than `--limit`, is named below
-its table, and the others go on. CPU seconds are those of the process and all its children. FEMNIST wants CORYMB_DATA.
+Every other library gets its own environment, created from `pinned/NAME.txt` the first time; PIP_FLAGS may tell pip
+where torch's CPU build is. All start from the same models and take the same batches, which are given to them as rows,
+so that the cost of a library's own shuffling and loading does not count. Every measurement is a process; with one
+thread it is bound to one core. The first round warms up; the minimum of the other rounds and of all repeats counts. A
+library that takes longer than `--patience` seconds is measured once; one that fails, or takes longer than `--limit`, is
+named below its table, and the others continue. CPU seconds are those of the process and all its children. FEMNIST needs
+CORYMB_DATA.
 
-A call that was ended goes on where it was: what is measured is kept in build/peers/measured.jsonl (delete it to begin
-anew), and counts towards `--repeats`; Corymb's own only as long as its source is the same.
+An interrupted run continues when the command is repeated: measurements are kept in build/peers/measured.jsonl (delete
+it to start over) and count towards `--repeats`; Corymb's own only as long as its source is the same.
 """
 
 from __future__ import annotations
@@ -46,27 +47,27 @@ TITLES = {
     "fedlab": "FedLab",
     "flower": "Flower",
 }
-CANNOT = {"cnn": ("hand",), "k": ("hand", "pfl", "fedlab", "flower")}
-"""Which ways have no form of a case: of IFCA only FedJAX has one."""
+UNSUPPORTED = {"cnn": ("hand",), "k": ("hand", "pfl", "fedlab", "flower")}
+"""Libraries that cannot run a case: only FedJAX has IFCA."""
 TIMES = (("cpu", 1), ("wall", 2))
-"""What is reported, and of how many threads."""
+"""The times reported, each with its number of threads."""
 MEASURED = "measured.jsonl"
 
 
-def ways_for(case: Case, wanted: list[str]) -> list[str]:
-    """The ways that can do a case."""
-    cannot = CANNOT["k"] if case.k else CANNOT["cnn"] if case.network == "cnn" else ()
-    return [way for way in wanted if way not in cannot]
+def libraries_for(case: Case, wanted: list[str]) -> list[str]:
+    """The libraries that can run a case."""
+    unsupported = UNSUPPORTED["k"] if case.k else UNSUPPORTED["cnn"] if case.network == "cnn" else ()
+    return [library for library in wanted if library not in unsupported]
 
 
-def python_of(way: str, keep: Path) -> str:
-    """The interpreter of a way; a peer's environment is made where it is missing."""
-    if way in OURS:
+def python_of(library: str, keep: Path) -> str:
+    """The interpreter for a library; creates the library's environment if it is missing."""
+    if library in OURS:
         return sys.executable
-    venv = keep / "venvs" / way
-    python, pinned = venv / "bin" / "python", HERE / "pinned" / f"{way}.txt"
+    venv = keep / "venvs" / library
+    python, pinned = venv / "bin" / "python", HERE / "pinned" / f"{library}.txt"
     if not (venv / ".ready").exists():
-        print(f"making the environment of {TITLES[way]} in {venv}", file=sys.stderr, flush=True)
+        print(f"creating the environment of {TITLES[library]} in {venv}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
         install = [
             python,
@@ -85,13 +86,13 @@ def python_of(way: str, keep: Path) -> str:
 
 
 class Failed(Exception):
-    """Why a way has no numbers."""
+    """A measurement failed; the message is the reason."""
 
 
-def measure(way: str, python: str, folder: Path, threads: int, limit: float) -> dict[str, Any]:
-    """One process: seconds of its rounds, its memory, its models."""
+def measure(library: str, python: str, folder: Path, threads: int, limit: float) -> dict[str, Any]:
+    """Measure in one process: seconds of its rounds, its memory, and its models."""
     settings = {
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}" if way in OURS else str(ROOT),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}" if library in OURS else str(ROOT),
         **{name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")},
         "RAY_USAGE_STATS_ENABLED": "0",
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -99,15 +100,15 @@ def measure(way: str, python: str, folder: Path, threads: int, limit: float) -> 
     }
     cores = sorted(os.sched_getaffinity(0))[:threads]
     with tempfile.TemporaryDirectory() as out:
-        command = [python, "-m", "benchmarks.peers.one", way, folder.resolve(), out, str(threads)]
+        command = [python, "-m", "benchmarks.peers.one", library, folder.resolve(), out, str(threads)]
         log = Path(out) / "log"
-        with log.open("w") as said:
+        with log.open("w") as log_file:
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
                 env={**os.environ, **settings},
-                stdout=said,
-                stderr=said,
+                stdout=log_file,
+                stderr=log_file,
                 preexec_fn=lambda: os.sched_setaffinity(0, cores),
             )
             memory = Memory(process.pid)
@@ -130,7 +131,7 @@ def measure(way: str, python: str, folder: Path, threads: int, limit: float) -> 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Leave nothing behind of a process that is not done: its children first, who would be nobody's."""
+    """Kill a process that is not done, and its children before it, which would otherwise be orphaned."""
     if process.poll() is None:
         for pid in reversed(family(process.pid)):
             with suppress(ProcessLookupError):
@@ -139,7 +140,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Memory:
-    """The most memory of a process and its children: what they share counts once (PSS)."""
+    """The peak memory of a process and its children; memory that they share counts once (PSS)."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.most, self._going = pid, 0.0, True
@@ -152,7 +153,7 @@ class Memory:
             time.sleep(0.2)
 
     def stop(self) -> float:
-        """MiB."""
+        """The peak in MiB."""
         self._going = False
         self._thread.join()
         return self.most
@@ -170,13 +171,13 @@ def _pss(pid: int) -> float:
 
 
 def difference(models: list[Any], others: list[Any]) -> float:
-    """The largest between parameters of two ways' models."""
+    """The largest difference between parameters of two libraries' models."""
     pairs = zip(models, others, strict=True)
     return max(float(np.abs(a - b).max()) for one, two in pairs for a, b in zip(one, two, strict=True))
 
 
 def accuracy(models: list[Any], case: Case, folder: Path) -> float:
-    """On held-out examples; of clusters, each by the model that fits it best."""
+    """The accuracy on held-out examples; each true cluster uses the model that fits it best."""
     import torch
     from benchmarks.peers.networks import network, put
 
@@ -192,7 +193,7 @@ def accuracy(models: list[Any], case: Case, folder: Path) -> float:
 
 
 def source() -> str:
-    """Which Corymb is measured: the state of its source, or the moment where that has changes of its own."""
+    """Identifies the Corymb that is measured: by the git tree of its source, or by the time if there are changes."""
     git = ["git", "-C", str(ROOT)]
     state = subprocess.run([*git, "rev-parse", "HEAD:src"], capture_output=True, text=True, check=False)
     changes = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=False)
@@ -200,52 +201,52 @@ def source() -> str:
     return state.stdout.strip() if clean else f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def kept_rows(keep: Path, of: str) -> list[dict[str, Any]]:
-    """What was measured so far, of this Corymb."""
+def kept_rows(keep: Path, source_state: str) -> list[dict[str, Any]]:
+    """The measurements so far; Corymb's only from the same source."""
     file = keep / MEASURED
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return [row for row in rows if row["way"] != "corymb" or row.get("source") == of]
+    return [row for row in rows if row["way"] != "corymb" or row.get("source") == source_state]
 
 
-def done(rows: list[dict[str, Any]], case: Case, way: str, threads: int, repeats: int, patience: float) -> bool:
-    """Whether a way has been measured often enough."""
-    mine = [row for row in rows if (row["case"], row["way"], row["threads"]) == (case.name, way, threads)]
+def done(rows: list[dict[str, Any]], case: Case, library: str, threads: int, repeats: int, patience: float) -> bool:
+    """Whether a library has been measured often enough."""
+    mine = [row for row in rows if (row["case"], row["way"], row["threads"]) == (case.name, library, threads)]
     return len(mine) >= repeats or any("failed" in row or row.get("took", 0.0) > patience for row in mine)
 
 
-def compare(case: Case, asked: argparse.Namespace, repeats: int, of: str) -> None:
-    """Measure every way that has not been measured so many times, and write it down."""
-    keep = asked.keep
+def compare(case: Case, args: argparse.Namespace, repeats: int, source_state: str) -> None:
+    """Measure every library that has been measured fewer than `repeats` times, and record it."""
+    keep = args.keep
     folder = keep / "work" / case.name
     if not (folder / "test-x.npy").exists():
         from benchmarks.peers.prepare import prepare
 
         prepare(case, folder)
-    for count in asked.threads:
-        for way in ways_for(case, asked.ways):
-            if done(kept_rows(keep, of), case, way, count, repeats, asked.patience):
+    for count in args.threads:
+        for library in libraries_for(case, args.libraries):
+            if done(kept_rows(keep, source_state), case, library, count, repeats, args.patience):
                 continue
             began = time.monotonic()
             try:
-                row = measure(way, python_of(way, keep), folder, count, asked.limit)
-            except (Failed, subprocess.CalledProcessError) as error:  # or its environment cannot be made
+                row = measure(library, python_of(library, keep), folder, count, args.limit)
+            except (Failed, subprocess.CalledProcessError) as error:  # or its environment cannot be created
                 row = {"failed": str(error), "versions": {}}
-            row |= {"took": time.monotonic() - began, "source": of if way == "corymb" else ""}
+            row |= {"took": time.monotonic() - began, "source": source_state if library == "corymb" else ""}
             if "failed" not in row:
                 models = row.pop("models")
-                if way == "corymb":
+                if library == "corymb":
                     save_models(folder / "corymb.npz", models)
                 row |= {"accuracy": accuracy(models, case, folder)}
                 row |= {"difference": difference(models, load_models(folder / "corymb.npz"))}
-            row |= {"case": case.name, "way": way, "threads": count, "load": os.getloadavg()[0]}
+            row |= {"case": case.name, "way": library, "threads": count, "load": os.getloadavg()[0]}
             print(json.dumps(row), file=sys.stderr, flush=True)
             with (keep / MEASURED).open("a") as kept:
                 kept.write(json.dumps(row) + "\n")
 
 
-def best_of(rows: list[dict[str, Any]], case: Case, way: str) -> dict[str, Any] | None:
-    """The least that a way took, over all times it was measured; the largest difference."""
-    mine = [row for row in rows if (row["case"], row["way"]) == (case.name, way) and "failed" not in row]
+def best_of(rows: list[dict[str, Any]], case: Case, library: str) -> dict[str, Any] | None:
+    """A library's minimum times over all measurements, and its largest difference."""
+    mine = [row for row in rows if (row["case"], row["way"]) == (case.name, library) and "failed" not in row]
     if not mine:
         return None
     best = {"accuracy": mine[-1]["accuracy"], "difference": max(row["difference"] for row in mine)}
@@ -256,8 +257,8 @@ def best_of(rows: list[dict[str, Any]], case: Case, way: str) -> dict[str, Any] 
 
 
 def table(case: Case, rows: list[dict[str, Any]]) -> list[str]:
-    """The lines of a case."""
-    found = {way: best for way in TITLES if (best := best_of(rows, case, way))}
+    """The lines of the table of a case."""
+    found = {library: best for library in TITLES if (best := best_of(rows, case, library))}
     if "corymb" not in found:
         return []
     lines = [
@@ -266,15 +267,15 @@ def table(case: Case, rows: list[dict[str, Any]]) -> list[str]:
         "| | CPU s, one thread | / Corymb's | wall s, two threads | / Corymb's | MiB | accuracy | from Corymb's |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for way, best in found.items():
+    for library, best in found.items():
         cells = []
         for name, _ in TIMES:
             ours = found["corymb"][name]
             cells += [f"{best[name]:.3f}", f"{best[name] / ours:.2f}"] if best[name] and ours else ["", ""]
         cells += [f"{best['MiB']:.0f}", f"{best['accuracy']:.4f}", f"{best['difference']:.0e}"]
-        lines.append(f"| {TITLES[way]} | {' | '.join(cells)} |")
+        lines.append(f"| {TITLES[library]} | {' | '.join(cells)} |")
     failures = {
-        f"{TITLES[row['way']]}, {row['threads']} threads: {row['failed']}."
+        f"{TITLES[row['library']]}, {row['threads']} threads: {row['failed']}."
         for row in rows
         if row["case"] == case.name and "failed" in row
     }
@@ -282,15 +283,15 @@ def table(case: Case, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def report(rows: list[dict[str, Any]]) -> str:
-    """All tables, with what they were measured on."""
+    """All tables, with a description of the machine and the versions."""
     versions: dict[str, str] = {}
     for row in rows:
         versions |= row["versions"]
-    said = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
+    deps = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
     loads = [row["load"] for row in rows]
     head = f"""# Compared with other libraries, on the same work
 
-{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {said}.
+{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {deps}.
 Seconds per round, the minimum of several repeats. "/ Corymb's" is the time divided by Corymb's: above 1, Corymb is
 faster. The machine's load was {min(loads):.1f} to {max(loads):.1f} meanwhile. "MiB" is the peak memory of a process and
 its children, imports and examples included. "From Corymb's" is the largest difference of a parameter after all rounds.
@@ -303,25 +304,27 @@ A library that takes long is measured once. Generated by `python -m benchmarks.p
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=[case.name for case in CASES])
-    parser.add_argument("--ways", nargs="+", default=[*OURS, *PEERS])
+    parser.add_argument("--libraries", "--ways", nargs="+", default=[*OURS, *PEERS])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--patience", type=float, default=40.0, help="seconds of a process that is not repeated")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a process is ended")
+    parser.add_argument(
+        "--patience", type=float, default=40.0, help="seconds above which a measurement is not repeated"
+    )
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a process is killed")
     parser.add_argument("--keep", type=Path, default=ROOT / "build" / "peers", help="for environments and work")
     parser.add_argument("--write", type=Path)
-    asked = parser.parse_args()
-    asked.keep.mkdir(parents=True, exist_ok=True)
-    of = source()
-    for repeat in range(asked.repeats):  # ways take turns: whatever else the machine does meets them all
-        for case in (case for case in CASES if case.name in asked.cases):
+    args = parser.parse_args()
+    args.keep.mkdir(parents=True, exist_ok=True)
+    source_state = source()
+    for repeat in range(args.repeats):  # libraries take turns, so that other load on the machine affects all of them
+        for case in (case for case in CASES if case.name in args.cases):
             if case.network == "cnn" and "CORYMB_DATA" not in os.environ:
                 print(f"{case.name} is left out: CORYMB_DATA is not set", file=sys.stderr)
                 continue
-            compare(case, asked, repeat + 1, of)
-            if asked.write:
-                asked.write.write_text(report(kept_rows(asked.keep, of)))
-    if rows := kept_rows(asked.keep, of):
+            compare(case, args, repeat + 1, source_state)
+            if args.write:
+                args.write.write_text(report(kept_rows(args.keep, source_state)))
+    if rows := kept_rows(args.keep, source_state):
         print(report(rows))
 
 

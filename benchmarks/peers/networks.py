@@ -1,4 +1,4 @@
-"""The networks in plain torch, for peers that train torch modules."""
+"""The networks in plain torch, for libraries that train torch modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One measurement, in the environment of its way: python -m benchmarks.peers.one WAY FOLDER OUT THREADS."""
+"""One measurement, in the library's environment: python -m benchmarks.peers.one LIBRARY FOLDER OUT THREADS."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from benchmarks.peers.work import Laps, Task, save_models
 
 
 def main(name: str, folder: Path, out: Path, threads: int) -> None:
-    """Run the way; write down its models, its rounds' seconds and its versions."""
-    way, laps = importlib.import_module(f"benchmarks.peers.ways.{name}"), Laps()
-    models = way.run(Task.load(folder), folder, threads, laps)
+    """Run the library; write its models, the seconds of its rounds, and its versions."""
+    library, laps = importlib.import_module(f"benchmarks.peers.libraries.{name}"), Laps()
+    models = library.run(Task.load(folder), folder, threads, laps)
     save_models(out / "models.npz", models)
-    versions = {package: version(package) for package in way.PACKAGES}
+    versions = {package: version(package) for package in library.PACKAGES}
     (out / "laps.json").write_text(json.dumps({"laps": laps.done, "versions": versions}))
 
 

@@ -1,4 +1,4 @@
-"""Makes the work of a case: examples, first models and the batches that Corymb draws, for everybody to train on."""
+"""Prepares the work of a case for all libraries: examples, initial models, and the batches that Corymb draws."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from benchmarks.peers.ways.corymb import arrays_of, objective_of, rounds_of
+from benchmarks.peers.libraries.corymb import arrays_of, objective_of, rounds_of
 from benchmarks.peers.work import Case, Task
 from torch import Tensor
 
@@ -23,11 +23,14 @@ NOISE = 0.5
 
 
 def prepare(case: Case, folder: Path) -> None:
-    """Write the work of a case, and `test-x.npy`, `test-y.npy` (and whose cluster they are of) to score it by."""
+    """Write the work of a case, and `test-x.npy`, `test-y.npy` and `test-group.npy` (true clusters) to score it."""
     x, y, offsets, test = femnist(case.clients, case.batch or 1) if case.network == "cnn" else drawn(case)
     task = Task(case, x, y, offsets, start=[], order=None)
-    with one_thread(), mock.patch.object(Batches, "__iter__", _recorded):  # several draw batches side by side
-        SEEN.clear()
+    with (
+        one_thread(),
+        mock.patch.object(Batches, "__iter__", _recorded),
+    ):  # several threads would draw batches at the same time
+        DRAWN.clear()
         algorithm, fed = rounds_of(task, objective_of(case))
         fed.set_clock(seed=0, clock=0)
         start = arrays_of(Snapshot.fresh(fed, max(case.k, 1)).models)
@@ -37,31 +40,31 @@ def prepare(case: Case, folder: Path) -> None:
         np.save(folder / f"test-{name}.npy", array, allow_pickle=False)
 
 
-SEEN: list[Tensor] = []
+DRAWN: list[Tensor] = []
 """The rows of batches, in the order in which they were drawn."""
 _drawn = Batches.__iter__
 
 
 def _recorded(batches: Batches) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-    """Batches that are written down as they are drawn, whoever draws them."""
+    """Batches that are recorded as they are drawn."""
     for rows, active in _drawn(batches):
         if rows is not None:
-            SEEN.append(rows if rows.dim() == 2 else rows.unsqueeze(0))
+            DRAWN.append(rows if rows.dim() == 2 else rows.unsqueeze(0))
         yield rows, active
 
 
 def _order(task: Task, algorithm: Iterator[Snapshot]) -> np.ndarray:
-    """The rows of every batch: rounds, clients, steps, batch. Clients of a chunk stand in the order of their sizes."""
+    """The rows of every batch: rounds, clients, steps, batch. Within a chunk, clients are ordered by size."""
     case, sizes = task.case, torch.from_numpy(np.diff(task.offsets))
     place = sizes.argsort(stable=True).argsort()
     found = []
     for _ in range(case.rounds):
-        SEEN.clear()
+        DRAWN.clear()
         next(algorithm)
-        whole = [rows for rows in SEEN if rows.shape[1] == case.batch]  # not those of the trial that measures memory
+        whole = [rows for rows in DRAWN if rows.shape[1] == case.batch]  # without the trial that measures memory
         chunks = [whole[first : first + case.steps] for first in range(0, len(whole), case.steps)]
         drawn = torch.cat([torch.stack(chunk, 1) for chunk in chunks])
-        found.append(drawn[-case.clients :][place])  # before them, perhaps one client was asked to see what it takes
+        found.append(drawn[-case.clients :][place])  # without an earlier trial of one client
     order = torch.stack(found)
     wanted = (case.rounds, case.clients, case.steps, case.batch)
     assert order.shape == wanted, f"batches {tuple(order.shape)}, wanted {wanted}"
@@ -70,7 +73,7 @@ def _order(task: Task, algorithm: Iterator[Snapshot]) -> np.ndarray:
 
 
 def drawn(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Ten noisy pictures as classes; with clusters, each has the classes' names shifted."""
+    """Ten noisy images as classes; with clusters, each cluster's labels are shifted."""
     draw = np.random.default_rng(0)
     pictures = draw.random((10, 784), dtype=np.float32)
     n, m = case.clients, case.examples
@@ -88,15 +91,15 @@ def drawn(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.
 
 
 def femnist(writers: int, batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """The first writers with a hundred pictures or more, cut to whole batches; LEAF's held-out tenth tests."""
+    """The first writers with at least 100 images, cut to whole batches; LEAF's held-out tenth is for testing."""
     with np.load(Path(os.environ["CORYMB_DATA"]) / "femnist" / "femnist.npz") as kept:
         images, labels, writer, held = (kept[name] for name in ("images", "labels", "writer", "test"))
     x, y = images[:, None].astype(np.float32) / 255, labels.astype(np.int64)
     draw, chosen, tested = np.random.default_rng(0), [], []
-    for who in np.flatnonzero(np.bincount(writer[~held]) >= 100)[:writers]:
-        rows = draw.permutation(np.flatnonzero((writer == who) & ~held))
+    for writer_id in np.flatnonzero(np.bincount(writer[~held]) >= 100)[:writers]:
+        rows = draw.permutation(np.flatnonzero((writer == writer_id) & ~held))
         chosen.append(rows[: len(rows) // batch * batch])
-        tested.append(np.flatnonzero((writer == who) & held))
+        tested.append(np.flatnonzero((writer == writer_id) & held))
     offsets = np.cumsum([0, *map(len, chosen)])
     train, test = np.concatenate(chosen), np.concatenate(tested)
     return x[train], y[train], offsets, {"x": x[test], "y": y[test], "group": np.zeros(len(test), np.int64)}

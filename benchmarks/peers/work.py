@@ -1,4 +1,4 @@
-"""The work that every way is given, as files; needs nothing but numpy: it is imported in every environment."""
+"""The work given to every library, as files; needs only numpy, since it is imported in every environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Model = list[np.ndarray]
 
 @dataclass(frozen=True)
 class Case:
-    """Who trains what, and how."""
+    """The clients, the network and the training of a comparison."""
 
     name: str
     says: str
@@ -30,7 +30,7 @@ class Case:
     steps: int = 10
     lr: float = 0.1
     rounds: int = 4
-    """The first one warms up."""
+    """The number of rounds, of which the first warms up."""
 
 
 CASES = [
@@ -44,7 +44,7 @@ CASES = [
 
 @dataclass(frozen=True)
 class Task:
-    """A case with its examples, first models and batches."""
+    """A case with its examples, initial models and batches."""
 
     case: Case
     x: np.ndarray
@@ -52,10 +52,10 @@ class Task:
     offsets: np.ndarray
     start: list[Model]
     order: np.ndarray | None
-    """Rows of every client's batches: rounds, clients, steps, batch; None where a step takes all examples."""
+    """Rows of every client's batches: rounds, clients, steps, batch; None if a step takes all examples."""
 
     def save(self, folder: Path) -> None:
-        """As files; never pickled."""
+        """Write files, without pickling."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "case.json").write_text(json.dumps(asdict(self.case)))
         for name in ("x", "y", "offsets"):
@@ -66,7 +66,7 @@ class Task:
 
     @staticmethod
     def load(folder: Path, *, mapped: bool = False) -> Task:
-        """What was saved; `mapped` leaves the examples on disk."""
+        """Read what `save` wrote; `mapped` leaves the examples on disk."""
         arrays = {name: np.load(folder / f"{name}.npy", "r" if mapped else None) for name in ("x", "y", "offsets")}
         order = np.load(folder / "order.npy") if (folder / "order.npy").exists() else None
         case = Case(**json.loads((folder / "case.json").read_text()))
@@ -85,48 +85,48 @@ class Task:
 
 
 def save_models(file: Path, models: list[Model]) -> None:
-    """Models as one file of arrays."""
+    """Write models as one file of arrays."""
     np.savez(file, **{f"{j}-{place}": a for j, model in enumerate(models) for place, a in enumerate(model)})
 
 
 def load_models(file: Path) -> list[Model]:
-    """What `save_models` wrote."""
+    """Read what `save_models` wrote."""
     with np.load(file) as kept:
         models = 1 + max(int(name.split("-")[0]) for name in kept.files)
         places = len(kept.files) // models
         return [[kept[f"{j}-{place}"] for place in range(places)] for j in range(models)]
 
 
-# ---- what a way hands in
+# ---- times
 
 
 @dataclass
 class Laps:
-    """Wall and CPU seconds of every round, those of child processes included."""
+    """Wall and CPU seconds of every round, including those of child processes."""
 
     done: list[dict[str, float]] = field(default_factory=list)
     _since: tuple[float, float] = (0.0, 0.0)
 
     def begin(self) -> None:
-        """The first round begins now; every lap after that begins where the last one ended."""
+        """Start timing the first round; each further lap starts where the last one ended."""
         self._since = time.perf_counter(), cpu_seconds()
 
     def lap(self) -> None:
-        """A round is over."""
+        """Record the end of a round."""
         now = time.perf_counter(), cpu_seconds()
         self.done.append({"wall": now[0] - self._since[0], "cpu": now[1] - self._since[1]})
         self.begin()
 
 
 def cpu_seconds() -> float:
-    """Of this process and all that descend from it."""
+    """CPU seconds of this process and all its descendants."""
     ticks = os.sysconf("SC_CLK_TCK")
     of = [(Path("/proc") / str(pid) / "stat") for pid in family(os.getpid())[1:]]
     return time.process_time() + sum(sum(map(int, fields[11:15])) for fields in map(_stat, of) if fields) / ticks
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """The pids of a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (fields := _stat(Path("/proc") / entry / "stat")):
@@ -138,7 +138,7 @@ def family(pid: int) -> list[int]:
 
 
 def _stat(file: Path) -> list[str]:
-    """The fields after a process's name; none where it has ended."""
+    """The fields after a process's name in its `stat` file; none if it has ended."""
     try:
         return file.read_text().rpartition(") ")[2].split()
     except OSError:

@@ -4,11 +4,11 @@
                              [--device cpu|cuda] [--tf32] [--repeats 3] [--write FILE]
 
 Every client has 50 examples and takes five steps a round, in batches of 10 (one pass) and of all its examples. The
-naive loop is what one writes first: one module, `load_state_dict`, `torch.optim` and a mean. The ways take turns and
-the least of the repeats counts; only ratios are results, and above 1 Corymb is faster. With all examples in a step both
-do the same arithmetic, so after the first round both models must agree (dropout aside, whose draws differ): a network
-for which they do not is named, and the command fails. With one thread of a CPU, CPU time counts, otherwise wall time;
-both ways compute in float32, or with `--tf32` in TF32.
+naive loop is the straightforward one: one module, `load_state_dict`, `torch.optim` and a mean. Both take turns, and the
+minimum of the repeats counts; only ratios are results, and above 1 Corymb is faster. With all examples in a step both
+do the same arithmetic, so after the first round both models must agree (except with dropout, whose draws differ): a
+network for which they do not is named, and the command fails. With one thread of a CPU, CPU time counts, otherwise wall
+time; both compute in float32, or with `--tf32` in TF32.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def examples(case: Case, clients: int, device: str) -> tuple[Tensor, Tensor]:
-    """Random examples of the right shape: arithmetic does not care."""
+    """Random examples of the right shape: the time does not depend on their contents."""
     draw, shape = torch.Generator().manual_seed(0), (clients, EXAMPLES, *case.shape)
     x = torch.randint(WORDS, shape, generator=draw) if case.codes else torch.rand(shape, generator=draw)
     y = torch.rand(shape[:2], generator=draw) if case.regression else torch.randint(CLASSES, shape[:2], generator=draw)
@@ -64,7 +64,7 @@ def examples(case: Case, clients: int, device: str) -> tuple[Tensor, Tensor]:
 
 
 class Naive:
-    """A round of FedAvg as one writes it first."""
+    """A straightforward round of FedAvg."""
 
     def __init__(self, case: Case, x: Tensor, y: Tensor, batch: int | None, optimiser: str) -> None:
         self.x, self.y, self.batch, self.optimiser = x, y, batch, OPTIMISERS[optimiser]
@@ -120,32 +120,34 @@ class Result(NamedTuple):
     """A network's comparison."""
 
     ratio: float
-    """Time of the naive loop by Corymb's."""
+    """The time of the naive loop divided by Corymb's."""
     kernel: str
-    apart: float
-    """The largest difference between the two models after the first round, by the largest step of a parameter."""
+    difference: float
+    """The largest difference of the models after the first round, relative to the largest step of a parameter."""
 
 
-def measure(case: Case, batch: int | None, asked: argparse.Namespace) -> Result:
-    """Both ways by turns, from the same start."""
-    x, y = examples(case, asked.clients, asked.device)
-    naive, ours = Naive(case, x, y, batch, asked.optimiser), Corymb(case, x, y, batch, asked.optimiser)
+def measure(case: Case, batch: int | None, args: argparse.Namespace) -> Result:
+    """Measure both by turns, from the same start."""
+    x, y = examples(case, args.clients, args.device)
+    naive, ours = Naive(case, x, y, batch, args.optimiser), Corymb(case, x, y, batch, args.optimiser)
     naive.model.load_state_dict(ours.start | ours.frozen)
-    best, apart = {"naive": float("inf"), "ours": float("inf")}, 0.0
-    clock = time.process_time if asked.device == "cpu" and asked.threads == 1 else time.perf_counter
-    for repeat in range(WARM + asked.repeats):
+    best, difference = {"naive": float("inf"), "ours": float("inf")}, 0.0
+    clock = time.process_time if args.device == "cpu" and args.threads == 1 else time.perf_counter
+    for repeat in range(WARM + args.repeats):
         for name, way in (("naive", naive), ("ours", ours)):
-            begun = clock()
+            began = clock()
             models = way()  # type: ignore[operator]
-            if asked.device != "cpu":
+            if args.device != "cpu":
                 torch.cuda.synchronize()
             if repeat >= WARM:
-                best[name] = min(best[name], clock() - begun)
+                best[name] = min(best[name], clock() - began)
         if repeat == 0:
             theirs = naive.model.state_dict()
             step = max(float((models[name] - value).abs().max()) for name, value in ours.start.items())
-            apart = max(float((theirs[name] - value).abs().max()) for name, value in models.items()) / max(step, 1e-9)
-    return Result(best["naive"] / best["ours"], ours.kernel, apart)
+            difference = max(float((theirs[name] - value).abs().max()) for name, value in models.items()) / max(
+                step, 1e-9
+            )
+    return Result(best["naive"] / best["ours"], ours.kernel, difference)
 
 
 def main() -> None:
@@ -158,21 +160,25 @@ def main() -> None:
     parser.add_argument("--optimiser", choices=list(SETTINGS), default="sgd")
     parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--write", type=Path)
-    asked = parser.parse_args()
-    logging.disable(logging.WARNING)  # which kernel does not fit is in the table
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)  # the table shows which kernel is used
     warnings.simplefilter("ignore")
-    torch.set_num_threads(asked.threads)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = asked.tf32
+    torch.set_num_threads(args.threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     table = ["| network | batches of 10 | kernel | all examples | kernel |", "|---|--:|---|--:|---|"]
     below, wrong = list[str](), list[str]()
-    for name in [name for name in CASES if any(word in name for word in asked.only)]:
-        small, whole = (measure(CASES[name], batch, asked) for batch in (BATCH, None))
+    for name in [name for name in CASES if any(word in name for word in args.only)]:
+        small, whole = (measure(CASES[name], batch, args) for batch in (BATCH, None))
         table.append(f"| {name} | {small.ratio:.2f} | {small.kernel} | {whole.ratio:.2f} | {whole.kernel} |")
         print(table[-1], flush=True)
         below += [name] if min(small.ratio, whole.ratio) < BAR else []
-        wrong += [f"{name} ({whole.apart:.0e})"] if whole.apart > SAME[asked.device] and "dropout" not in name else []
-        if asked.write:  # at once: a run that is ended keeps what is done
-            asked.write.write_text("\n".join(table) + "\n")
+        wrong += (
+            [f"{name} ({whole.difference:.0e})"]
+            if whole.difference > SAME[args.device] and "dropout" not in name
+            else []
+        )
+        if args.write:  # after every network, so that an interrupted run keeps its results
+            args.write.write_text("\n".join(table) + "\n")
     print(f"below {BAR} of the naive loop: {', '.join(below) or 'none'}")
     if wrong:
         sys.exit(f"other models than the naive loop's after a round: {', '.join(wrong)}")

@@ -1,4 +1,4 @@
-"""Further networks for `benchmarks.zoo`: those that were not in mind when the kernels were written."""
+"""Further networks for `benchmarks.zoo`, which were not considered when the kernels were written."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TABLE, PICTURE, SERIES, TEXT = (20,), (1, 14, 14), (12, 6), (12,)
 
 
 class Padded(nn.Module):
-    """A recurrent layer of texts of several lengths, pooled over the words of each; code 0 to 2 is padding.
+    """A recurrent layer on texts of different lengths, pooled over the words of each; codes 0 to 2 are padding.
 
-    Without a `total` length it is padded again to the longest text of each batch; with `mean`, pooled over that length.
+    Without `total`, texts are padded to the longest of each batch; with `mean`, outputs are averaged over that length.
     """
 
     def __init__(self, kind: type[nn.RNNBase], *, total: bool, mean: bool = False, **options: Any) -> None:
@@ -37,7 +37,7 @@ class Padded(nn.Module):
 
 
 class Masked(nn.Module):
-    """A transformer encoder that does not look at padding."""
+    """A transformer encoder that ignores padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Adapted(nn.Module):
 
 
 class Hyper(nn.Module):
-    """A network whose last layer another network makes from the example."""
+    """A network whose last layer is generated from the example by another network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Graph(nn.Module):
 
 
 class Dense(nn.Module):
-    """Convolutions that each see all outputs before them."""
+    """Convolutions of which each gets the outputs of all preceding ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Recalled(nn.Module):
 
 
 class Pooled(nn.Module):
-    """A set network: its time steps have no order."""
+    """A set network: the order of time steps does not matter."""
 
     def __init__(self) -> None:
         super().__init__()

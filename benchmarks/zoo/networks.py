@@ -1,6 +1,6 @@
-"""The networks that `benchmarks.zoo` compares: what people bring, small and large, by family.
+"""The networks that `benchmarks.zoo` compares: those that users are likely to bring, small and large, by family.
 
-A case is a function that makes a module, and the examples that it takes: `table` d, `picture` channels × side × side,
+A case is a function that makes a module, and the shape of its examples: `table` d, `picture` channels × side × side,
 `series` time × channels, `codes` time (of a vocabulary of 50), `volume` 1 × side × side × side.
 """
 
@@ -21,7 +21,7 @@ CLASSES = 10
 
 
 class Case(NamedTuple):
-    """A network, the shape of an example, and whether its numbers are codes or its targets are numbers."""
+    """A network, the shape of an example, and whether its features are codes or its targets are numbers."""
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Residual(nn.Sequential):
 
 
 class Applied(nn.Module):
-    """A function of the output of some layers."""
+    """A function applied to the output of some layers."""
 
     def __init__(self, function: Callable[..., Tensor], *layers: nn.Module) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Applied(nn.Module):
 
 
 def sequence(*layers: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """A function that makes these layers anew each time."""
+    """A function that returns new layers each time."""
     return lambda: nn.Sequential(*(layer() for layer in layers))
 
 
@@ -147,7 +147,7 @@ class Highway(nn.Module):
 
 
 class Normed(nn.Module):
-    """Cosine logits of normalised features with a temperature that is learned."""
+    """Cosine logits of normalised features with a learned temperature."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -482,7 +482,7 @@ PICTURES: dict[str, Case] = {
 
 
 class Recurrent(nn.Module):
-    """A recurrent network of series or codes, read at its last step."""
+    """A recurrent network on series or codes; its output is that of the last step."""
 
     def __init__(self, kind: type[nn.RNNBase], width: int, *, codes: bool = False, **options: Any) -> None:
         super().__init__()
@@ -499,7 +499,7 @@ class Recurrent(nn.Module):
 
 
 class Packed(nn.Module):
-    """A GRU of texts of several lengths: code 0 is padding."""
+    """A GRU on texts of different lengths; code 0 is padding."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -513,7 +513,7 @@ class Packed(nn.Module):
 
 
 class Stepped(nn.Module):
-    """A cell that the model itself moves along the series."""
+    """A recurrent cell that the model itself applies step by step."""
 
     def __init__(self, kind: type[nn.Module], width: int) -> None:
         super().__init__()
@@ -590,7 +590,7 @@ class TwoTables(nn.Module):
 
 
 class Weighted(nn.Module):
-    """Mean of the words that are none of the padding."""
+    """The mean embedding of all words except padding."""
 
     def __init__(self) -> None:
         super().__init__()

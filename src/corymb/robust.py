@@ -52,10 +52,12 @@ def group_mean(rows: Params, labels: Tensor, empty: Params, *, block: int = BLOC
 
 def into_ball(models: Params, centre: Params, radius: float) -> Params:
     """Project models that are farther than `radius` from the centre back onto the ball."""
-    apart = {name: value - centre[name] for name, value in models.items()}
-    squares = [value.reshape(len(value), -1).square().sum(1) for value in apart.values()]
+    differences = {name: value - centre[name] for name, value in models.items()}
+    squares = [value.reshape(len(value), -1).square().sum(1) for value in differences.values()]
     scale = radius / torch.stack(squares).sum(0).sqrt().clamp_min(radius)
-    return {name: centre[name] + value * scale.reshape(-1, *[1] * (value.dim() - 1)) for name, value in apart.items()}
+    return {
+        name: centre[name] + value * scale.reshape(-1, *[1] * (value.dim() - 1)) for name, value in differences.items()
+    }
 
 
 def trimmed(rows: int, trim: float) -> int:

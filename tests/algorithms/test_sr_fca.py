@@ -340,7 +340,7 @@ def test_a_merged_model_is_the_mean_of_its_parts_and_small_clusters_are_dissolve
     merged = merge(Norms(2.0), models, fit, labels, fit, group, 2, NOBODY)
     assert merged.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]  # the last one goes to the nearest that stays
     assert merged.models["w"].flatten().tolist() == [1.0, 10.0]
-    assert merged.became.tolist() == [0, 0, 1, -1]
+    assert merged.new_cluster.tolist() == [0, 0, 1, -1]
     assert merged.dissolved == 1
     one = merge(Norms(2.0), models, fit[:2], torch.tensor([0, 3]), fit[:2], group, 2, NOBODY)
     assert one.labels.tolist() == [0, 0]  # the first of the largest always stays

@@ -10,11 +10,11 @@ from corymb.core.guard import (
     Lengths,
     Near,
     bounds,
+    clearly_near,
     largest_possible,
     levels,
     measured,
     part_lengths,
-    plainly_near,
     row_lengths,
     too_far,
 )
@@ -211,7 +211,7 @@ def test_the_federation_knows_whether_it_is_small(clients, handful):
 def test_lengths_are_the_same_piece_by_piece(n, width, k, mixed, wide, monkeypatch):
     monkeypatch.setattr(guard, "WIDE", wide)
     monkeypatch.setattr(guard, "IN_CACHE", 64)
-    monkeypatch.setattr(guard, "TOGETHER", 4)
+    monkeypatch.setattr(guard, "MIN_ROWS", 4)
     value, starts = normal(root(0), (n, width)), normal(root(1), (k, width))
     label = torch.arange(n) % k
     weight = torch.nn.functional.one_hot(label, k) + 0.5 * mixed
@@ -295,7 +295,7 @@ def test_the_fast_check_accepts_only_what_the_full_check_accepts(seed, scale, st
     rows, near = drawn_replies(seed, scale, strange)
     larger = torch.tensor(larger).double()
     found = measured(rows, near, 7)
-    if not bool(plainly_near(found, near, larger, 1e15)):
+    if not bool(clearly_near(found, near, larger, 1e15)):
         return
     assert strange not in ("still", "nan", "huge", "two", "none", "negative")
     lengths = row_lengths(rows, near, 7).allowing(larger)
@@ -305,11 +305,11 @@ def test_the_fast_check_accepts_only_what_the_full_check_accepts(seed, scale, st
 
 def test_the_fast_check_accepts_similar_replies():
     rows, near = drawn_replies(0, -2, "")
-    assert bool(plainly_near(measured(rows, near, 7), near, torch.ones(7).double(), 1e15))
+    assert bool(clearly_near(measured(rows, near, 7), near, torch.ones(7).double(), 1e15))
 
 
 @pytest.mark.parametrize("changes", [{"loose": True}, {"most": 3.0}, {"by": torch.ones(7, 2)}])
 def test_the_fast_check_leaves_other_bounds_to_the_full_check(changes):
     rows, near = drawn_replies(0, -2, "")
     near = near._replace(**changes)
-    assert plainly_near(measured(rows, near, 7), near, torch.ones(7).double(), 1e15) is None
+    assert clearly_near(measured(rows, near, 7), near, torch.ones(7).double(), 1e15) is None

@@ -20,7 +20,7 @@ def stacks(kind, device, n=7, k=3, width=70_001):
 @pytest.mark.parametrize(("kind", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("width", [1, 4096, 70_001])
 def test_one_pass_is_a_difference_and_its_norm(monkeypatch, kind, near, width):
-    monkeypatch.setattr(one_pass, "WORTH", 0)
+    monkeypatch.setattr(one_pass, "MIN_ENTRIES", 0)
     rows, starts, only = stacks(kind, "cuda", width=width)
     want = (rows.double() - starts[only].double()).square().sum(1)
     torch.testing.assert_close(one_pass.in_one_pass(rows, starts, only), want, rtol=near, atol=0)
@@ -31,7 +31,7 @@ def test_one_pass_is_a_difference_and_its_norm(monkeypatch, kind, near, width):
 @pytest.mark.gpu
 @on_gpu
 def test_non_finite_rows_have_no_finite_length_in_one_pass(monkeypatch):
-    monkeypatch.setattr(one_pass, "WORTH", 0)
+    monkeypatch.setattr(one_pass, "MIN_ENTRIES", 0)
     rows, starts, only = stacks(torch.float32, "cuda")
     rows[2, 69_999], rows[4, 0] = torch.nan, torch.inf
     found = one_pass.in_one_pass(rows, starts, only)
@@ -41,7 +41,7 @@ def test_non_finite_rows_have_no_finite_length_in_one_pass(monkeypatch):
 @pytest.mark.gpu
 @on_gpu
 def test_lengths_of_wide_replies_are_those_of_the_cpu(monkeypatch):
-    monkeypatch.setattr(one_pass, "WORTH", 0)
+    monkeypatch.setattr(one_pass, "MIN_ENTRIES", 0)
     monkeypatch.setattr(guard, "ON_GPU", 1000)  # whichever way is open
     rows, starts, only = stacks(torch.float32, "cpu")
     weight = torch.nn.functional.one_hot(only, 3).float()

@@ -23,7 +23,7 @@ MINE |= {"preparation": {"scale": "standard", "top": 1, "columns": ()}}
         ({"task": "regression", "classes": ()}, "task is classification and regression.* Say task='classification' or"),
         ({"features": (3,)}, r"the shape \[2\] and \[3\]\. Prepare all nodes' data by the same steps"),
         ({"preparation": {"scale": "none", "top": 1, "columns": ()}}, "scale is 'standard' and 'none'. Say scale=…"),
-        ({"preparation": {"columns": [7]}}, "in a form that cannot be read: install the same version"),
+        ({"preparation": {"columns": [7]}}, "one of their schemas cannot be read: install the same version"),
     ],
 )
 def test_nodes_with_different_schemas_are_named_with_a_remedy(other, says):

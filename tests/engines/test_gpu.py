@@ -9,8 +9,8 @@ from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.data.built_in.digits import digits
 from corymb.engines import Placement, VectorisedEngine
-from corymb.engines.room import copies
-from corymb.engines.vectorised.graphs import WORTH
+from corymb.engines.isolation import copies
+from corymb.engines.vectorised.graphs import MIN_STEPS
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, losses
 from corymb.models import Network, cnn
@@ -99,9 +99,9 @@ def train_long(client: Client, models, *, how: Descent):
 @pytest.mark.parametrize(
     "how",
     [
-        Descent(lr=0.05, steps=WORTH, batch=4, momentum=0.9, weight_decay=0.01, decay=0.9),
-        Descent(lr=0.01, steps=WORTH, optimiser="adam", clip_gradient=1.0),
-        Descent(lr=0.1, steps=WORTH, batch=3, decay=0.5),
+        Descent(lr=0.05, steps=MIN_STEPS, batch=4, momentum=0.9, weight_decay=0.01, decay=0.9),
+        Descent(lr=0.01, steps=MIN_STEPS, optimiser="adam", clip_gradient=1.0),
+        Descent(lr=0.1, steps=MIN_STEPS, batch=3, decay=0.5),
     ],
     ids=["momentum", "adam", "plain"],
 )
@@ -118,7 +118,7 @@ def test_captured_descents_with_dropout_and_augmentation_are_the_cpus(how):
     assert farthest(ends[1], ends[0]) < 1e-8
 
 
-@pytest.mark.parametrize("how", [Descent(lr=0.05, steps=WORTH), Descent(lr=0.05, steps=WORTH, momentum=0.5)])
+@pytest.mark.parametrize("how", [Descent(lr=0.05, steps=MIN_STEPS), Descent(lr=0.05, steps=MIN_STEPS, momentum=0.5)])
 @pytest.mark.parametrize("precision", [{"dtype": torch.float64}, {}, {"tf32": True}, {"mixed": True}], ids=str)
 def test_every_way_to_capture_a_step_gives_the_plain_step(precision, how, caplog):
     placement = Placement("cuda", **precision)

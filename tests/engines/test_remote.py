@@ -204,7 +204,7 @@ def test_a_resumed_run_waits_for_its_own_nodes_and_admits_no_others():
     assert lines == ["the node at 2 is left out: it is 'late', which has no client of this run"]
     del transport.nodes["1"]  # two nodes are there, as many as the run had; but not the same
     with pytest.raises(
-        InvalidInput, match=r"nobody has client 'client-2' of the run.* Start the nodes that the run had"
+        InvalidInput, match=r"no node has client 'client-2' of the run.* Start the nodes that the run had"
     ):
         RemoteEngine(transport, expect=1, wait=0.3, clients=of_run)
 
@@ -314,8 +314,8 @@ def test_a_nodes_reported_time_is_at_most_the_time_waited(lie):
     fed.clients.sum(count_visits, MODELS)
     traffic = fed._engine.traffic
     assert 0 < traffic.slowest <= time.monotonic() - began
-    assert all(0 < spent <= time.monotonic() - began for spent in traffic.worked.values())
-    assert ("node-0" in traffic.worked) == (lie == 1e300)
+    assert all(0 < spent <= time.monotonic() - began for spent in traffic.computed.values())
+    assert ("node-0" in traffic.computed) == (lie == 1e300)
 
 
 class Deaf(InProcess):

@@ -81,7 +81,7 @@ def test_steps_on_cross_entropy_never_go_up_and_arrive(monkeypatch):
     theta, alpha = torch.zeros(1, 3, 4).double(), torch.tensor(3.0).double()
 
     def loss(theta):
-        sizes = alpha * theta[..., :3].square().sum() + penalised.FREE * theta[..., 3].square().sum()
+        sizes = alpha * theta[..., :3].square().sum() + penalised.INTERCEPT_PENALTY * theta[..., 3].square().sum()
         return float(cross_entropy((x @ theta.mT)[0], on.y, reduction="sum") + sizes / 2)
 
     monkeypatch.setattr(penalised, "STEPS", 1)

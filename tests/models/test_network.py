@@ -16,7 +16,7 @@ from corymb.core.federation import Federation
 from corymb.core.objective import Draws
 from corymb.core.snapshot import Snapshot
 from corymb.engines import LoopEngine, VectorisedEngine
-from corymb.engines.room import torch_quiet
+from corymb.engines.isolation import torch_quiet
 from corymb.evaluate import evaluate
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, gradient, losses

@@ -15,7 +15,7 @@ from corymb.engines import VectorisedEngine, node
 from corymb.engines.remote import Answer
 from corymb.objectives import LinearRegression
 from corymb.runs import final
-from corymb.runs.final import Ending, rehearse
+from corymb.runs.final import Ending, estimate_ending
 from corymb.testing.remote import InProcess, joined, nodes_of
 from tests.runs import small
 from tests.tiny import DOUBLE, regression
@@ -51,17 +51,17 @@ def scoring(clock, asked, once=0.0):
 
 def test_growing_samples_predict_the_time_of_all_clients(fed, clock):
     asked, at = [], Snapshot.fresh(fed, 2)
-    found = rehearse(fed, at, scoring(clock, asked, once=50.0), fits=False, enough=4.0)
+    found = estimate_ending(fed, at, scoring(clock, asked, once=50.0), fits=False, long_enough=4.0)
     assert asked == [1, 2, 4]
     assert found == (pytest.approx(sum(SIZES) / 100), 0, 0)
     assert found.seconds(5) == found.scores
     asked.clear()
-    rehearse(fed, at, scoring(clock, asked), fits=False, enough=1e9)
+    estimate_ending(fed, at, scoring(clock, asked), fits=False, long_enough=1e9)
     assert asked == [1, 2, 4, 8]
 
 
 def test_fits_are_known_for_each_model(fed, clock):
-    found = rehearse(fed, Snapshot.fresh(fed, 2), scoring(clock, []), fits=True, enough=1e9)
+    found = estimate_ending(fed, Snapshot.fresh(fed, 2), scoring(clock, []), fits=True, long_enough=1e9)
     assert found == (pytest.approx(sum(SIZES) / 100), len(SIZES) / 2, 0)
     assert Ending(3.0, 2.0).seconds(4) == 11
     assert Ending(3.0, 2.0).seconds(4, scored=True) == 8
@@ -78,7 +78,7 @@ def test_clients_that_cannot_be_evaluated_alone_are_no_measure(fed, clock):
         clock[0] += 3
         return torch.zeros(len(SIZES))
 
-    assert rehearse(fed, Snapshot.fresh(fed, 1), score, fits=False, enough=2.0).scores > 3
+    assert estimate_ending(fed, Snapshot.fresh(fed, 1), score, fits=False, long_enough=2.0).scores > 3
     assert asked == [1, 2, 4]
 
 
@@ -89,7 +89,7 @@ def test_time_for_the_evaluation_is_kept_back(algorithm, monkeypatch):
     whole = corymb.fit(algorithm, small.arrays(), max_seconds=1000)
     assert not whole.stopped
     assert whole.history[-1]["clock"] > 1
-    monkeypatch.setattr("corymb.runs.session.rehearse", lambda *args, **options: Ending(999.0, 999.0))
+    monkeypatch.setattr("corymb.runs.session.estimate_ending", lambda *args, **options: Ending(999.0, 999.0))
     run = corymb.fit(algorithm, small.arrays(), max_seconds=1000)
     assert (run.stopped, len(run.history)) == ("max_seconds", 1)
 
@@ -109,15 +109,15 @@ class Elsewhere:
     PACES, MESSAGES = {"near": 0.01, "far": 0.02}, 3.0
 
     def __init__(self, clock):
-        self.clock, self.traffic, self.asked = clock, SimpleNamespace(worked={"near": 7.0}), []
+        self.clock, self.traffic, self.asked = clock, SimpleNamespace(computed={"near": 7.0}), []
 
     def ask(self, part, *others):
-        worked = dict.fromkeys(self.hosts, 0.0)
+        computed = dict.fromkeys(self.hosts, 0.0)
         for client, size in zip(part.clients.ids.tolist(), part.clients.sizes.tolist(), strict=True):
-            worked[self.hosts[client]] += size * self.PACES[self.hosts[client]]
-        for host, seconds in worked.items():
-            self.traffic.worked[host] = self.traffic.worked.get(host, 0.0) + seconds
-        self.clock[0] += self.MESSAGES + max(worked.values())  # hosts work at the same time
+            computed[self.hosts[client]] += size * self.PACES[self.hosts[client]]
+        for host, seconds in computed.items():
+            self.traffic.computed[host] = self.traffic.computed.get(host, 0.0) + seconds
+        self.clock[0] += self.MESSAGES + max(computed.values())  # hosts work at the same time
         self.asked.append(len(part.clients))
         return torch.zeros(len(SIZES))
 
@@ -125,7 +125,7 @@ class Elsewhere:
 def test_remote_hosts_work_in_parallel_and_message_time_is_not_scaled(fed, clock, monkeypatch):
     hosts = Elsewhere(clock)
     monkeypatch.setattr(final, "_fits", lambda part, at, losses: hosts.ask(part))
-    found = rehearse(fed, Snapshot.fresh(fed, 2), hosts.ask, fits=True, enough=1.0, elsewhere=hosts)
+    found = estimate_ending(fed, Snapshot.fresh(fed, 2), hosts.ask, fits=True, long_enough=1.0, remote=hosts)
     work = sum(SIZES[6:]) * 0.02
     assert hosts.asked == [2, 2]  # asked once: messages alone were enough of a measure
     assert found == (pytest.approx(3 + work), pytest.approx(work / 2), pytest.approx(3))
@@ -140,7 +140,7 @@ def test_a_failed_remote_sample_is_not_a_measurement(fed, clock):
             raise NoReplies("1 of 1 clients is bad")
         return torch.zeros(len(SIZES))
 
-    rehearse(fed, Snapshot.fresh(fed, 1), score, fits=False, enough=1.0, elsewhere=hosts)
+    estimate_ending(fed, Snapshot.fresh(fed, 1), score, fits=False, long_enough=1.0, remote=hosts)
     assert hosts.asked == [2, 4]
 
 
@@ -176,7 +176,7 @@ def test_time_for_the_evaluation_is_kept_back_where_nodes_do_it(monkeypatch):
 
 
 def test_a_remote_round_far_beyond_the_time_limit_is_not_started(monkeypatch):
-    monkeypatch.setattr("corymb.runs.session.rehearse", lambda *args, **options: Ending())
+    monkeypatch.setattr("corymb.runs.session.estimate_ending", lambda *args, **options: Ending())
     engine, seconds = slow_nodes(monkeypatch, 0.0), []
     corymb.fit(SlowRounds(rounds=9), engine, max_seconds=1.9, progress=lambda row: seconds.append(row["seconds"]))
     assert len(seconds) <= 2  # the third would end after 2.3 s
@@ -195,6 +195,6 @@ def test_a_remote_run_with_time_to_spare_is_not_sampled(monkeypatch):
     def never(*args, **options):
         raise AssertionError("messages for nothing")
 
-    monkeypatch.setattr("corymb.runs.session.rehearse", never)
+    monkeypatch.setattr("corymb.runs.session.estimate_ending", never)
     run = corymb.fit(corymb.FedAvg(rounds=2), slow_nodes(monkeypatch, 0.0), max_seconds=100)
     assert not run.stopped

@@ -6,7 +6,7 @@ import torch
 
 from corymb.core.engine import TimeIsUp
 from corymb.runs import progress
-from corymb.runs.progress import Beat, RoundLine, SoFar, log_once, readable_bytes, readable_time
+from corymb.runs.progress import RoundLine, RoundProgress, RoundTimer, log_once, readable_bytes, readable_time
 
 ROW = {
     "clock": 1,
@@ -113,13 +113,13 @@ class Engine:
     """Asks a hundred clients, ten of them at a time, and each ten take three seconds."""
 
     def __init__(self, clock, host=None):
-        self.clock, self.host = clock, host or type("Host", (), {"begun": None})()
+        self.clock, self.host = clock, host or type("Host", (), {"on_begin": None})()
 
     def rounds(self, fed, number):
         for _ in range(number):
             fed.asking(100)
             for first in range(0, 100, 10):
-                self.host.begun(range(first, first + 10))
+                self.host.on_begin(range(first, first + 10))
                 self.clock.now += 3
             yield "round"
 
@@ -127,9 +127,9 @@ class Engine:
 def test_a_long_round_reports_progress_and_the_estimated_total_time(monkeypatch):
     clock, fed, stream = Clock(monkeypatch), Fed(), io.StringIO()
     engine, line = Engine(clock), RoundLine(40, stream)
-    beat = Beat(None, line.within)
-    beat.watch(fed, type("Around", (), {"engine": engine})())
-    assert list(beat.over(engine.rounds(fed, 1))) == ["round"]
+    timer = RoundTimer(None, line.within)
+    timer.watch(fed, type("Around", (), {"engine": engine})())
+    assert list(timer.timed(engine.rounds(fed, 1))) == ["round"]
     first, *more = stream.getvalue().splitlines()
     assert first == "round 1/40  20/100 clients, about 30 s per round and 20 min in total"
     assert len(more) == 3  # every six seconds, which are two steps here
@@ -137,42 +137,42 @@ def test_a_long_round_reports_progress_and_the_estimated_total_time(monkeypatch)
 
 def test_time_that_is_up_ends_a_round_unless_it_is_nearly_done(monkeypatch):
     clock, fed = Clock(monkeypatch), Fed()
-    engine, beat = Engine(clock), Beat(37.0, None)
-    beat.watch(fed, engine)
+    engine, timer = Engine(clock), RoundTimer(37.0, None)
+    timer.watch(fed, engine)
     with pytest.raises(TimeIsUp):
-        list(beat.over(engine.rounds(fed, 3)))
-    assert (beat.rounds, beat.so_far.done, clock.now) == (1, 20, 136.0)  # 139 would be farther from 137
-    clock.now, near = 100.0, Beat(30.0, None)
+        list(timer.timed(engine.rounds(fed, 3)))
+    assert (timer.rounds, timer.progress.done, clock.now) == (1, 20, 136.0)  # 139 would be farther from 137
+    clock.now, near = 100.0, RoundTimer(30.0, None)
     near.watch(fed, engine)
     monkeypatch.setattr(progress, "GRACE", 3.5)
-    assert list(near.over(engine.rounds(fed, 1))) == ["round"]  # time is up with the last ten clients
+    assert list(near.timed(engine.rounds(fed, 1))) == ["round"]  # time is up with the last ten clients
 
 
 class Slow:
     """Two clients, one with three times the examples of the other, whose every step takes four seconds an example."""
 
     def __init__(self, clock):
-        self.clock, self.host = clock, type("Host", (), {"begun": None})()
-        watch = type("Watch", (), {"work": staticmethod(torch.clone), "tell": None})()
+        self.clock, self.host = clock, type("Host", (), {"on_begin": None})()
+        watch = type("Watch", (), {"work": staticmethod(torch.clone), "report": None})()
         self.kernels = type("Kernels", (), {"watch": watch})()
 
     def rounds(self, fed):
         fed.asking(2)
         for client, size in enumerate(fed.sizes.tolist()):
-            self.host.begun([client])
+            self.host.on_begin([client])
             for step in range(10):
-                self.kernels.watch.tell(step / 10)
+                self.kernels.watch.report(step / 10)
                 self.clock.now += 4 * size
-            self.kernels.watch.tell(1)
+            self.kernels.watch.report(1)
         yield "round"
 
 
 def slow(clock, limit, stream):
     """A round of two clients with much work."""
     fed, engine = type("Two", (), {"asking": None, "sizes": torch.tensor([1, 3])})(), Slow(clock)
-    beat = Beat(limit, RoundLine(1, stream).within)
-    beat.watch(fed, engine)
-    return beat, beat.over(engine.rounds(fed))
+    timer = RoundTimer(limit, RoundLine(1, stream).within)
+    timer.watch(fed, engine)
+    return timer, timer.timed(engine.rounds(fed))
 
 
 def test_a_slow_clients_progress_is_reported_step_by_step(monkeypatch):
@@ -186,45 +186,45 @@ def test_a_slow_clients_progress_is_reported_step_by_step(monkeypatch):
 
 def test_time_that_is_up_inside_one_clients_work_ends_the_round(monkeypatch):
     clock, stream = Clock(monkeypatch), io.StringIO()
-    beat, rounds = slow(clock, 17.0, stream)
+    timer, rounds = slow(clock, 17.0, stream)
     with pytest.raises(TimeIsUp):
         list(rounds)
     assert clock.now == 116
-    assert beat.so_far == (0, 2, pytest.approx(160))
-    assert beat.so_far.whole == "a round takes about 2.7 min: "
+    assert timer.progress == (0, 2, pytest.approx(160))
+    assert timer.progress.estimate == "a round takes about 2.7 min: "
 
 
 def test_before_anything_is_known_of_the_rest_time_that_is_up_ends_the_round(monkeypatch):
     clock, stream = Clock(monkeypatch), io.StringIO()
-    beat, _ = slow(clock, 1.0, stream)
-    beat.active, beat.asked = True, 2
+    timer, _ = slow(clock, 1.0, stream)
+    timer.active, timer.asked = True, 2
     clock.now += 2
-    beat._step(0)
+    timer._step(0)
     clock.now += 2
     with pytest.raises(TimeIsUp):
-        beat._step(0)
+        timer._step(0)
 
 
 def test_a_long_evaluation_reports_progress(monkeypatch):
     clock, fed, stream = Clock(monkeypatch), Fed(), io.StringIO()
-    engine, beat = Engine(clock), Beat(1.0, None)
-    beat.watch(fed, engine)
+    engine, timer = Engine(clock), RoundTimer(1.0, None)
+    timer.watch(fed, engine)
     line = RoundLine(1, stream)
-    line.evaluating(SoFar(0, 100, None))
-    with beat.evaluating(line.evaluating):
+    line.evaluating(RoundProgress(0, 100, None))
+    with timer.evaluating(line.evaluating):
         list(engine.rounds(fed, 1))
     assert stream.getvalue().splitlines()[:2] == ["evaluation  0/100 clients", "evaluation  20/100 clients, about 30 s"]
     terminal = Terminal()
     with RoundLine(1, terminal) as live:
-        live.evaluating(SoFar(3, 100, 8.0))
+        live.evaluating(RoundProgress(3, 100, 8.0))
     assert "evaluation: 3/100 clients, about 8 s" in terminal.getvalue()
 
 
 def test_evaluation_is_not_cut_short(monkeypatch):
     clock, fed = Clock(monkeypatch), Fed()
-    engine, beat = Engine(clock), Beat(1.0, None)
-    beat.watch(fed, engine)
-    assert list(engine.rounds(fed, 2)) == ["round", "round"]  # not inside `over`
+    engine, timer = Engine(clock), RoundTimer(1.0, None)
+    timer.watch(fed, engine)
+    assert list(engine.rounds(fed, 2)) == ["round", "round"]  # not inside `timed`
 
 
 def test_several_runs_say_what_the_data_are_like_once(caplog):

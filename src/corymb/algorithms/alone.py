@@ -131,11 +131,11 @@ class Alone:
             return
         keep: Keep = "best" if self.keep == "penalised" else self.keep
         for t in range(at.round, self.rounds):
-            begun = at.carry.get("begun", torch.zeros_like(at.labels, dtype=torch.bool))
-            going_on, others = fed.clients.where(begun), fed.clients.where(~begun)
+            started = at.carry.get("begun", torch.zeros_like(at.labels, dtype=torch.bool))
+            continuing, others = fed.clients.where(started), fed.clients.where(~started)
             local, replies = self.local.at(t), []
-            if len(going_on):
-                replies.append(going_on.map(continue_locally, local=local, keep=keep))
+            if len(continuing):
+                replies.append(continuing.map(continue_locally, local=local, keep=keep))
             if len(others):  # everybody in the first round; later, clients without an accepted reply so far
                 try:
                     late = others.map(start_locally, take(at.models, 0), local=local, keep=keep)
@@ -148,6 +148,6 @@ class Alone:
                 else:
                     if not replies or isinstance(late.value, Tensor):  # a few bad clients may agree on another form
                         replies.append(late)
-            begun = torch.stack([begun, *(reply.clients.mask for reply in replies)]).any(0)
+            started = torch.stack([started, *(reply.clients.mask for reply in replies)]).any(0)
             losses = torch.cat([reply.value.flatten() for reply in replies])
-            yield (at := at.next(carry={"begun": begun}, notes={"train_loss": float(losses.mean())}))
+            yield (at := at.next(carry={"begun": started}, notes={"train_loss": float(losses.mean())}))

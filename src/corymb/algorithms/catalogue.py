@@ -37,24 +37,24 @@ PRIVACY = {
     "epsilon": Note("number", "ε spent by the end of the round; none where there is no noise"),
     "delta": Note("number", "δ that ε is for"),
     "cluster_sizes": Note("numbers", "clients of each cluster that took part, with noise"),
-    "privacy_budget": Note("event", "the privacy budget is spent: one round more would cost too much"),
+    "privacy_budget": Note("event", "the privacy budget is spent: one more round would cost too much"),
 }
 RESTARTS = {
-    "restart_losses": Note("numbers", "training loss that each restart ended with; none for one that diverged"),
+    "restart_losses": Note("numbers", "final training loss of each restart; none for one that diverged"),
     "best_restart": Note("number", "the restart that was kept, from 0"),
 }
 REPAIR = {
     "unused_models": Note("number", "models that no client has chosen"),
     "collapse": Note("event", "clients that shared a model were regrouped: how distinct the groups are, who moved"),
-    "repairs": Note("number", "how many repairs there have been, in the rounds of a repair"),
+    "repairs": Note("number", "number of repairs so far, in the rounds of a repair"),
 }
 FOUND_K = {
     "k": Note("number", "number of clusters that was found"),
-    "evidence": Note("text", "what held-out examples say of the clusters"),
+    "evidence": Note("text", "what held-out examples show about the clusters"),
     "candidates": Note("number", "clusters before they were compared with one model"),
     "guarded": Note("text", "whether clusters were given up because they do not beat one model"),
     "capped": Note("text", "whether the search ended at its limit"),
-    "label_skew": Note("number", "what class biases of clients' own save of one model's held-out loss, as a share"),
+    "label_skew": Note("number", "share of one model's held-out loss that clients' own class biases save"),
     "pairs": Note("number", "pairs of clusters on trial"),
     "merged": Note("number", "pairs that were merged in the round"),
     "loss_of_one": Note("number", "held-out loss of one model for all"),
@@ -66,18 +66,18 @@ FOUND_K = {
     "gain_by_cluster": Note("evidence", "the gain of each cluster's clients"),
     "gain_error_by_cluster": Note("evidence", "its standard error"),
     "gain_p_by_cluster": Note("evidence", "how likely such a gain is without clusters: nominal"),
-    "clients_by_cluster": Note("evidence", "how many clients each was judged by"),
-    "nearest_pair": Note("evidence", "of the pairs kept apart the one least surely so: what a merger would cost"),
-    "doubtful_pair": Note("evidence", "of the pairs merged the one nearest to being kept apart: what merging costs"),
+    "clients_by_cluster": Note("evidence", "number of clients that judged each"),
+    "nearest_pair": Note("evidence", "least certain of the pairs kept apart: what merging it would cost"),
+    "doubtful_pair": Note("evidence", "least certain of the merged pairs: what merging it costs"),
 }
 THRESHOLD = {
     "threshold": Note("number", "distance up to which clients, and clusters, belong together"),
     "distance_counts": Note("evidence", "histogram of the distances between clients: counts"),
     "distance_edges": Note("evidence", "histogram of the distances between clients: edges"),
-    "merge_heights": Note("evidence", "distances at which groups join, rising"),
+    "merge_heights": Note("evidence", "distances at which groups join, ascending"),
     "gap": Note("number", "widest gap between merge heights, as a ratio"),
     "chance": Note("number", "gap that one cloud without groups shows once in twenty times"),
-    "warning": Note("text", "what a reader should know before trusting the clusters"),
+    "warning": Note("text", "warnings to read before trusting the clusters"),
     "without_cluster": Note("number", "clients that belong to no cluster yet"),
 }
 CLUSTERS = {"clusters": Note("number", "clusters there are")}
@@ -174,7 +174,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
                 "joined_below": Note("number", "distance below which anchors were joined"),
                 "merge_heights": THRESHOLD["merge_heights"],
                 "sigma": Note("number", "mean estimated distance of the anchors from their own models"),
-                "noise": Note("number", "how far from its own model noise alone puts an anchor (median)"),
+                "noise": Note("number", "an anchor's distance from its own model due to noise alone (median)"),
                 **KAPPA,
                 **VERDICT,
             },
@@ -247,7 +247,9 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             title="ClusterGAN",
             description="clusters examples with an adversarial network trained with FedAvg",
             notes={
-                "train_loss": Note("number", "mean squared error of clients' examples made again, before the round"),
+                "train_loss": Note(
+                    "number", "mean squared reconstruction error of clients' examples, before the round"
+                ),
                 "points": Note("numbers", "examples in each cluster"),
             },
             started=_nothing,
@@ -269,7 +271,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
         "alone": Entry(
             place="corymb.algorithms.alone:Alone",
             title="Training alone",
-            description="each client trains by itself, the local baseline",
+            description="each client trains alone, the local baseline",
             role="local",
             notes=TRAIN_LOSS,
             started=_nothing,

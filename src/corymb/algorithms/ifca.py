@@ -19,7 +19,7 @@ from functools import partial
 from typing import Literal
 
 from corymb.algorithms.parts.alternate import Answers, alternate, ask, begin
-from corymb.algorithms.parts.options import Init, after_round, asked, check_options, wrapped
+from corymb.algorithms.parts.options import Init, after_round, check_options, participants_of, wrapped
 from corymb.algorithms.parts.saving import Saving
 from corymb.algorithms.parts.scoring import least_loss
 from corymb.algorithms.parts.sharing import mean_models, step_along, tie
@@ -106,7 +106,7 @@ class IFCA:
         assert self.k != "auto"
 
         def choose(at: Snapshot, t: int) -> Answers:  # lines 4 to 9
-            clients, own = asked(self, fed, at, t)
+            clients, own = participants_of(self, fed, at, t)
             work = Work(local=self.local.at(t), averaging=self.averaging, weights=self.weights)
             return ask(clients, at, work, shared=self.shared, soft=self.soft, own=own)
 

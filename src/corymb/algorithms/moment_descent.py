@@ -171,9 +171,9 @@ class MomentDescent:
         """Whether the anchors are done, judged by the history of (largest σ, distance between groups) per iteration."""
         if self.iterations is not None or self.fresh or len(sigmas) == self._most:
             return len(sigmas) >= self._most
-        largest, apart = sigmas.unbind(1)
+        largest, merge_heights = sigmas.unbind(1)
         stuck = len(largest) > STILL and bool(largest[-STILL:].min() > 0.9 * largest[:-STILL].min())
-        return stuck or bool(largest[-1] <= NEAR * apart[-1])
+        return stuck or bool(largest[-1] <= NEAR * merge_heights[-1])
 
     def _choose_anchors(self, fed: Federation, at: Snapshot, *, given: bool) -> Snapshot:
         """Line 3: choose the anchors, all with the same initial estimate."""
@@ -278,7 +278,7 @@ class MomentDescent:
         estimates[replied] = replies.value.estimate
         points = estimates @ at.carry["back"]
         groups = joined(points, self.k, self.separation, float(replies.value.noise.median()))
-        latest = torch.tensor([[float(replies.value.sigma.max()), groups.apart]])
+        latest = torch.tensor([[float(replies.value.sigma.max()), groups.merge_height]])
         sigmas = torch.cat([at.carry["sigmas"], latest.to(at.carry["sigmas"])])
         labels = groups.labels if groups.number == self.k else k_means(points, self.k, fed.key("k-means"))
         if groups.number != self.k and self._ended(sigmas):
@@ -314,7 +314,7 @@ class Joined(NamedTuple):
     number: int
     threshold: float
     heights: list[float]
-    apart: float
+    merge_height: float
     """The distance at which k groups become k − 1, but at least the distance that noise explains."""
 
 
@@ -327,7 +327,7 @@ def joined(points: Tensor, k: int, separation: float | None, noise: float) -> Jo
     heights = complete_linkage(points, 0.0).heights
     floor = NOISE * noise
     real = [height for height in heights if height > floor]
-    apart = max(heights[-(k - 1)] if 1 < k <= len(points) else 0.0, floor, 1e-300)
+    merge_height = max(heights[-(k - 1)] if 1 < k <= len(points) else 0.0, floor, 1e-300)
     if separation is not None:
         cut = separation / 2
     elif not real:
@@ -338,4 +338,4 @@ def joined(points: Tensor, k: int, separation: float | None, noise: float) -> Jo
         below = ([floor, *real])[-k] if len(real) >= k else floor
         cut = gap.threshold if more or len(real) < k - 1 else math.sqrt(below * real[-(k - 1)])
     groups = complete_linkage(points, cut)
-    return Joined(groups.labels, groups.number, cut, heights, apart)
+    return Joined(groups.labels, groups.number, cut, heights, merge_height)

@@ -233,7 +233,7 @@ class SRFCA:
             k = int(labels.max()) + 1
             if k == 0:
                 nearest = float(distances.clone().fill_diagonal_(torch.inf).min())
-                raise _nobody_near(fed, members, threshold, f"the nearest are {nearest:.3g} apart")
+                raise _no_neighbours_error(fed, members, threshold, f"the nearest are {nearest:.3g} apart")
         models = group_mean(take(own.value, own.clients.pick(members.mask)), labels, _copies(start, k))
         carry = {
             "members": members.ids,
@@ -270,7 +270,7 @@ class SRFCA:
             few = self._groups(between, threshold, fed, order, min(self.least, len(seen.few)))
             k = int(few.max()) + 1
             if k == 0:
-                raise _nobody_near(fed, members, threshold, f"{len(seen.few)} were drawn as the sample")
+                raise _no_neighbours_error(fed, members, threshold, f"{len(seen.few)} were drawn as the sample")
             labels = join_nearest(seen.apart, seen.few, few)
         models = group_mean(take(own.value, own.clients.pick(members.mask)), labels, _copies(start, k))
         carry = {"members": members.ids, "known": seen.known, "few": seen.few, **prefixed("w0", start)}
@@ -328,14 +328,14 @@ class SRFCA:
         silent = at.labels[~fit.clients.mask]
         before = fit.clients.pick(at.labels)
         if "few" in at.carry:
-            apart = apart_by_sample(at.carry["known"].cpu(), at.carry["few"], here, fit.value, before)
-            labels = apart.argmin(1)
+            distances = apart_by_sample(at.carry["known"].cpu(), at.carry["few"], here, fit.value, before)
+            labels = distances.argmin(1)
         else:
-            labels, apart = recluster(measure, at.carry["known"].cpu()[here][:, here], fit.value, before)
+            labels, distances = recluster(measure, at.carry["known"].cpu()[here][:, here], fit.value, before)
         group = partial(self._groups, threshold=threshold, fed=fed)
-        merged = merge(measure, models, fit.value, labels, apart, group, self.least, silent[silent >= 0])
+        merged = merge(measure, models, fit.value, labels, distances, group, self.least, silent[silent >= 0])
         # Clients that did not answer keep their cluster.
-        everybody = torch.where(at.labels < 0, -1, merged.became[at.labels])
+        everybody = torch.where(at.labels < 0, -1, merged.new_cluster[at.labels])
         carry = {name: value for name, value in at.carry.items() if not name.startswith("omega/")}
         notes = {
             "clusters": count(merged.models),
@@ -375,11 +375,11 @@ def _completed(labels: Tensor, distances: Tensor) -> Tensor:
     """Labels with missing ones (-1) filled in by the cluster that is nearest on average."""
     known = labels >= 0
     clusters = labels[known].unique()
-    apart = torch.stack([distances[:, labels == cluster].mean(1) for cluster in clusters], dim=1)
-    return torch.where(known, labels, clusters[apart.argmin(1)])
+    mean_distances = torch.stack([distances[:, labels == cluster].mean(1) for cluster in clusters], dim=1)
+    return torch.where(known, labels, clusters[mean_distances.argmin(1)])
 
 
-def _nobody_near(fed: Federation, members: Cohort, threshold: float, why: str) -> Exception:
+def _no_neighbours_error(fed: Federation, members: Cohort, threshold: float, why: str) -> Exception:
     """The error for a threshold that forms no cluster; if some clients did not answer, the round may be retried."""
     problem = f"threshold={threshold:.3g} puts no clients together: {why}"
     if len(members) < len(fed.clients):

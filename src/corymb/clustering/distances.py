@@ -38,8 +38,8 @@ def compare_own(client: Client, models: Params, *, q: float | None) -> Tensor:
     if q is None:
         return losses_of(client, models)
     own: Params = client.memory.get("own")
-    apart = torch.cat([(models[name] - own[name]).flatten(1) for name in models], dim=1)
-    norms: Tensor = torch.linalg.vector_norm(apart, q, dim=1)
+    difference = torch.cat([(models[name] - own[name]).flatten(1) for name in models], dim=1)
+    norms: Tensor = torch.linalg.vector_norm(difference, q, dim=1)
     return norms
 
 

@@ -43,12 +43,12 @@ def widest_gap(heights: Sequence[float], *, most: int | None = None) -> Gap:
     >>> widest_gap([1.0, 1.1, 1.2, 4.8]).threshold
     2.4
     """
-    rising = sorted(float(height) for height in heights)
-    require(len(rising) >= 2, f"A gap needs at least two heights, that is three points; got {len(rising)}.")
-    n = len(rising) + 1
+    ascending = sorted(float(height) for height in heights)
+    require(len(ascending) >= 2, f"A gap needs at least two heights, that is three points; got {len(ascending)}.")
+    n = len(ascending) + 1
     most = max(2, n // 2) if most is None else most
-    floor = max(rising[-1], 1e-300) * 1e-3  # differences below a thousandth of the greatest height do not matter
-    steps = [(above / max(below, floor), below, above) for below, above in pairwise(rising)]
+    floor = max(ascending[-1], 1e-300) * 1e-3  # differences below a thousandth of the greatest height do not matter
+    steps = [(above / max(below, floor), below, above) for below, above in pairwise(ascending)]
     steps = steps[max(0, n - 1 - most) :]  # a cut between heights i and i + 1 (from 0) leaves n - 1 - i groups
     ratio, below, above = max(steps)
     return Gap(math.sqrt(max(below, floor) * above), below, above, ratio)

@@ -37,7 +37,7 @@ NONE = Difference(0.0, math.inf, 1.0, 0.0, 0, 0.0)
 """The difference over no clients."""
 
 
-def difference(apart: Tensor, variance: Tensor, number: Tensor, base: Tensor) -> Difference:
+def difference(differences: Tensor, variance: Tensor, number: Tensor, base: Tensor) -> Difference:
     """Test clients' mean differences, each over `number` examples with variance `variance` between them.
 
     Clients are treated like the studies of a meta-analysis: each has its own true difference (variance τ² between
@@ -46,32 +46,32 @@ def difference(apart: Tensor, variance: Tensor, number: Tensor, base: Tensor) ->
     distribution of n − 1 degrees of freedom for n clients. `base` holds the losses that differences are shares of.
     """
     tested = number > 0
-    apart, variance, number, base = (row[tested].double() for row in (apart, variance, number, base))
-    n = len(apart)
+    differences, variance, number, base = (row[tested].double() for row in (differences, variance, number, base))
+    n = len(differences)
     if n == 0:
         return NONE
     if n >= FEW:
-        weight = _weights(apart, variance, number)
-        mean = float(weight @ apart)
-        error, freedom = math.sqrt(float(weight @ (apart - mean).square()) / (n - 1)), n - 1
+        weight = _weights(differences, variance, number)
+        mean = float(weight @ differences)
+        error, freedom = math.sqrt(float(weight @ (differences - mean).square()) / (n - 1)), n - 1
     else:
         total = float(number.sum())
         weight = number / total
-        mean = float(weight @ apart)
-        spread = float((variance * (number - 1) + number * (apart - mean).square()).sum()) / max(total - 1, 1)
+        mean = float(weight @ differences)
+        spread = float((variance * (number - 1) + number * (differences - mean).square()).sum()) / max(total - 1, 1)
         error, freedom = math.sqrt(spread / total), max(int(total) - 1, 1)
     size = mean / max(float(weight @ base), 1e-12)
-    return Difference(mean, error, _tail(mean, error, freedom), size, n, float((apart > 0).double().mean()))
+    return Difference(mean, error, _tail(mean, error, freedom), size, n, float((differences > 0).double().mean()))
 
 
-def _weights(apart: Tensor, variance: Tensor, number: Tensor) -> Tensor:
+def _weights(differences: Tensor, variance: Tensor, number: Tensor) -> Tensor:
     """1 / (τ² + σ² / number), normalised to sum 1; τ² by the method of moments (DerSimonian and Laird)."""
     freedom = number - 1
-    least = 1e-12 * float(apart.square().mean()) + 1e-300  # if the variance is unknown: one example each
+    least = 1e-12 * float(differences.square().mean()) + 1e-300  # if the variance is unknown: one example each
     within = ((variance * freedom).sum() / freedom.sum().clamp_min(1)).clamp_min(least) / number
     weight = 1 / within
-    mean = (weight @ apart) / weight.sum()
-    excess = weight @ (apart - mean).square() - (len(apart) - 1)
+    mean = (weight @ differences) / weight.sum()
+    excess = weight @ (differences - mean).square() - (len(differences) - 1)
     between = (excess / (weight.sum() - weight.square().sum() / weight.sum()).clamp_min(1e-300)).clamp_min(0)
     weight = 1 / (between + within)
     return weight / weight.sum()

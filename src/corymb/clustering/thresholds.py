@@ -209,8 +209,8 @@ def _by_chance(distances: Tensor, key: Key, least: int, squared: bool) -> float:
         cloud = normal(fold(key, draw), (n, n), torch.float64).numpy() * np.sqrt(spectrum)
         gram = cloud @ cloud.T
         length = gram.diagonal()
-        apart = np.clip(length[:, None] + length - 2 * gram, 0, None)
-        apart = apart + np.median(floor) if squared else np.sqrt(apart)
-        gap, _ = _widest_between_groups(single_linkage(torch.from_numpy(apart)), n, least)
+        pairwise = np.clip(length[:, None] + length - 2 * gram, 0, None)
+        pairwise = pairwise + np.median(floor) if squared else np.sqrt(pairwise)
+        gap, _ = _widest_between_groups(single_linkage(torch.from_numpy(pairwise)), n, least)
         ratios.append(gap.ratio if gap else 1.0)
     return float(np.quantile(ratios, 0.95))

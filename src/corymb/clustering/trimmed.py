@@ -46,9 +46,9 @@ def trimmed_k_means(points: Tensor, k: int, key: Key, *, trim: float, starts: in
     rows = rows - rows.mean(0)
     keep = len(rows) - min(int(trim * len(rows) + 1e-9), len(rows) - k)
     plain = k_means(rows, k, key)  # the right start if there are no outliers
-    begun = [group_means(rows, plain, int(plain.max()) + 1)]
-    begun += [_drawn(rows, chances, keep) for chances in uniform(fold(key, "starts"), (starts, k)).double()]
-    runs = [_run(rows, centres, keep) for centres in begun]
+    initial = [group_means(rows, plain, int(plain.max()) + 1)]
+    initial += [_drawn(rows, chances, keep) for chances in uniform(fold(key, "starts"), (starts, k)).double()]
+    runs = [_run(rows, centres, keep) for centres in initial]
     squares = torch.stack([_squares(rows, centres).amin(1) for centres in runs])  # starts n
     far = RARE * float(squares.sort(dim=1).values[:, :keep].sum(1).amin()) / max(1, keep - k)
     for _ in range(RATINGS):  # the nearest points alone underestimate the usual distance: repeat with all near ones
@@ -89,5 +89,5 @@ def _run(rows: Tensor, centres: Tensor, keep: int) -> Tensor:
 
 def _squares(rows: Tensor, centres: Tensor) -> Tensor:
     """Squared distances, by a matrix product: n k."""
-    apart = rows.square().sum(1, keepdim=True) - 2 * rows @ centres.T + centres.square().sum(1)
-    return apart.clamp_min(0)
+    squared = rows.square().sum(1, keepdim=True) - 2 * rows @ centres.T + centres.square().sum(1)
+    return squared.clamp_min(0)

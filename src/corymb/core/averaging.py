@@ -85,10 +85,10 @@ class Reduction:
             if not len(members):
                 found.append(flat.new_zeros(flat.shape[-1]))
                 continue
-            update, begun = (flat[members, j], origin[members, j]) if own else (flat[members], origin[members])
+            update, started = (flat[members, j], origin[members, j]) if own else (flat[members], origin[members])
             # Replies to one sum share a start unless they start from mixtures: then reduce around the mean start.
-            centre = begun[0] if bool((begun == begun[0]).all()) else begun.mean(0)
-            reduced = centre + self._reduced(update + begun - centre)
+            centre = started[0] if bool((started == started[0]).all()) else started.mean(0)
+            reduced = centre + self._reduced(update + started - centre)
             found.append(reduced * weight[:, j].sum().to(reduced))
         rows = torch.stack(found)
         shapes = {name: value.shape[len(lead) :] for name, value in moved.items()}

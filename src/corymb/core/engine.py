@@ -62,7 +62,7 @@ START = Version(0, 0)
 
 
 class Each(NamedTuple):
-    """An argument of which each client asked gets one row: its own, or the one indexed by `of`."""
+    """An argument with rows, of which each client asked is sent one: its own, or the one indexed by `of`."""
 
     rows: Tree
     of: Tensor | None = None

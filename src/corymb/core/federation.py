@@ -208,7 +208,7 @@ class _Moment:
     seed: int = 0
     clock: int = 0
     calls: int = 0
-    begun: bool = False
+    started: bool = False
     """Whether any call was made, or a run's versions were taken over."""
 
     def key(self, *purpose: int | str) -> Key:
@@ -265,16 +265,16 @@ class Federation:
         self._moment.seed, self._moment.clock, self._moment.calls = seed, clock, 0
 
     def rewind(self, clock: int, versions: Mapping[str, Version] | None = None) -> None:
-        """Discard what clients wrote at this clock or later; they are told with the next call.
+        """Discard what clients wrote at this clock or later; the next call tells them to.
 
         A federation that has made no call yet takes over client memory from an earlier run: at `versions`, if the run
         recorded them, else as it was at this clock.
         """
         then = Version(clock, 0)
         for host, at in self._accepted.items():
-            known = at if self._moment.begun else (versions or {}).get(host, then)
+            known = at if self._moment.started else (versions or {}).get(host, then)
             self._accepted[host] = min(known, then)
-        self._moment.begun |= versions is not None  # keep these versions when the driver rewinds to its own clock
+        self._moment.started |= versions is not None  # keep these versions when the driver rewinds to its own clock
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
         """Make client memory durable; see `Engine.commit`."""
@@ -319,8 +319,8 @@ class Federation:
         like: Signature | None = None,
     ) -> Replies[Tree]:
         """Make one call and check the replies. Algorithms use `Cohort.map` and `Cohort.sum` instead."""
-        rising = ids is self._everybody or bool((ids.diff() > 0).all())
-        if not rising and len(ids.unique()) < len(ids):
+        ascending = ids is self._everybody or bool((ids.diff() > 0).all())
+        if not ascending and len(ids.unique()) < len(ids):
             raise ValueError("a client is asked twice in one call: give each position once")
         for value in (*args, *options.values()):
             if isinstance(value, Each):
@@ -328,7 +328,7 @@ class Federation:
         by_rows = verb == "sum" and near is not None and self.reduction.by_rows
         verb = "map" if by_rows else verb
         call, asked = self._call(verb, fn, args, options, near, like), ids
-        if not rising:  # engines want ascending positions
+        if not ascending:  # engines want ascending positions
             order = ids.argsort()
             call, asked = call.of(order), ids[order]
         self.asking(len(ids))
@@ -336,7 +336,7 @@ class Federation:
         for part in self._engine.run(call, asked):
             intake.add_part(part)
         taken = intake.result()
-        named = self._enter(call, len(ids), taken)
+        named = self._record(call, len(ids), taken)
         answered = len(taken.part.ids)
         if answered < min(self.min_replies, max(len(ids), 1)):
             cause = intake.cause
@@ -369,7 +369,7 @@ class Federation:
     ) -> Call:
         """Build the call for the engine, and count it."""
         moment = self._moment
-        moment.calls, moment.begun = moment.calls + 1, True
+        moment.calls, moment.started = moment.calls + 1, True
         return Call(
             fn=fn,
             args=args,
@@ -384,7 +384,7 @@ class Federation:
             like=like,
         )
 
-    def _enter(self, call: Call, asked: int, taken: IntakeResult) -> list[tuple[str, str]]:
+    def _record(self, call: Call, asked: int, taken: IntakeResult) -> list[tuple[str, str]]:
         """Record a call in the ledger; returns the rejected clients by name, with reasons."""
         ledger = self.ledger
         ledger.bytes_down += _bytes_down(call) * asked

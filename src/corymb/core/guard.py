@@ -41,9 +41,9 @@ CROWD = 30.0
 """Up to this multiple of the median, updates of about the same length as another are accepted. All clients of a small
 cluster are far from a model trained for others, and a rule against a single bad client must not exclude them. This also
 covers clients whose lengths rise gradually (California among 48 states)."""
-KIN = 2.0
+SIMILAR = 2.0
 """Two updates are of about the same length if neither is more than this many times the other."""
-STILL = 1e-3
+NEGLIGIBLE = 1e-3
 """An update shorter than this fraction of the model's length is always accepted: near the optimum the others are tiny.
 """
 ALONE = 100.0
@@ -58,10 +58,10 @@ ROUNDING = 1 + 1e-4
 IN_CACHE = 2**19
 """Entries compared at once on a CPU, so that intermediate results stay in its cache."""
 WIDE = 2**16
-"""Entries from which rows on a CPU that have starts of their own are compared one by one."""
+"""Entries per row from which rows on a CPU that start from different models are compared one by one."""
 ON_GPU = 2**27
 """Entries compared at once on a GPU, which limits the memory for intermediate results."""
-TOGETHER = 64
+MIN_ROWS = 64
 """The least number of rows compared at once: wide rows are compared a slice at a time, to save calls."""
 NEVER = 2**31
 """A level above every length."""
@@ -136,7 +136,7 @@ def measured(rows: Tree, near: Near | None, clients: int, *, known: bool = False
 
 
 def _on_one_device(squares: Tensor, weight: Tensor, models: Tensor | None) -> Deviations:
-    """An `Deviations` on one device: with several devices, the models may be on another one than the replies."""
+    """`Deviations` on one device: with several devices, the models may be on another one than the replies."""
     return Deviations(squares, weight, None if models is None else models.to(squares.device))
 
 
@@ -295,26 +295,26 @@ def _distances(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
     if rows.numel() <= at_once:
         whole: Tensor = torch.linalg.vector_norm(rows - mixture.of(starts, slice(None)), dim=1)
         return whole
-    few = min(n, max(TOGETHER, at_once // width))
+    few = min(n, max(MIN_ROWS, at_once // width))
     found = []
     for first in range(0, n, few):
         here = slice(first, first + few)
         total = rows.new_zeros(len(rows[here]), dtype=torch.float64)
-        for columns, begun in zip(rows[here].split(at_once // few, 1), starts.split(at_once // few, 1), strict=True):
-            total += torch.linalg.vector_norm(columns - mixture.of(begun, here), dim=1).double().square()
+        for columns, origin in zip(rows[here].split(at_once // few, 1), starts.split(at_once // few, 1), strict=True):
+            total += torch.linalg.vector_norm(columns - mixture.of(origin, here), dim=1).double().square()
         found.append(total)
     return torch.cat(found).sqrt()
 
 
 @torch.no_grad()
 def _distances_row_by_row(rows: Tensor, starts: Tensor, only: Tensor) -> Tensor:
-    """The same for wide rows, without a copy of each row's start: 1.3 to 1.8 times as fast."""
-    pieces = [start.split(IN_CACHE) for start in starts]
+    """`_distances` for wide rows, without a copy of each row's start: 1.3 to 1.8 times as fast."""
+    start_blocks = [start.split(IN_CACHE) for start in starts]
     difference = rows.new_empty(min(IN_CACHE, rows.shape[1]))
     squares = [
         sum(
-            float(torch.linalg.vector_norm(torch.sub(piece, begun, out=difference[: len(piece)]))) ** 2
-            for piece, begun in zip(row.split(IN_CACHE), pieces[start], strict=True)
+            float(torch.linalg.vector_norm(torch.sub(block, origin, out=difference[: len(block)]))) ** 2
+            for block, origin in zip(row.split(IN_CACHE), start_blocks[start], strict=True)
         )
         for row, start in zip(rows, only.tolist(), strict=True)
     ]
@@ -368,12 +368,12 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
     if near is not None and near.most is not None:
         return Bounds(_level(near.most * ROUNDING), {}, near.most)
     models = model_lengths(near.models) if models is None and near is not None else models
-    still = 0.0 if models is None else STILL * float(models.amax())
+    negligible = 0.0 if models is None else NEGLIGIBLE * float(models.amax())
     if near is None or near.loose:
         usual = _quantile(_others(length), 0.5)
         size = 0.0 if models is None else _quantile(models.sort().values, 0.5)
         return Bounds(_level(UNKNOWN * max(usual, size)), {}, usual)
-    most, usual = max(_most(length), still), _quantile(_others(length), 0.5)
+    most, usual = max(_most(length), negligible), _quantile(_others(length), 0.5)
     most = max(most, CROWD * usual) if near.handful else most
     by_group = {}
     for number in group.unique().tolist():
@@ -384,8 +384,8 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
     return Bounds(_level(most), by_group, usual)
 
 
-def plainly_near(found: Deviations, near: Near | None, larger: Tensor, room: float) -> Tensor | None:
-    """Whether lengths alone show that no reply is too far and no value exceeds `room`; a bool on the replies' device.
+def clearly_near(found: Deviations, near: Near | None, larger: Tensor, max_value: float) -> Tensor | None:
+    """Whether lengths alone show that no reply is too far and no value above `max_value` (a bool on their device).
 
     They do if every reply moved, started from one model, and the longest is within `LEAD` medians, which every bound
     allows: then neither bounds nor values need be checked. None if this test does not apply. `larger` is as in
@@ -396,11 +396,13 @@ def plainly_near(found: Deviations, near: Near | None, larger: Tensor, room: flo
         return None
     weight = found.weight
     allowed = larger.clamp(1, LARGER).to(found.squares.device, non_blocking=True)
-    rising = (found.squares.sum(0).sqrt() / allowed).sort().values
-    longest, middle = rising[-1], rising[(len(rising) - 1) // 2]  # the median of the others
+    ascending = (found.squares.sum(0).sqrt() / allowed).sort().values
+    longest, middle = ascending[-1], ascending[(len(ascending) - 1) // 2]  # the median of the others
     one_model = ((weight > 0).sum(1) == 1).all() & (weight >= 0).all()
-    fits = 2 * LARGER * longest + 2 * found.models.square().sum(0).sqrt().amax() <= room  # as in `largest_possible`
-    return one_model & fits & (rising[0] > 0) & (longest <= LEAD * middle)
+    fits = (
+        2 * LARGER * longest + 2 * found.models.square().sum(0).sqrt().amax() <= max_value
+    )  # as in `largest_possible`
+    return one_model & fits & (ascending[0] > 0) & (longest <= LEAD * middle)
 
 
 def too_far(found: Lengths, near: Near | None, models: Tensor | None = None) -> tuple[Tensor, Bounds] | None:
@@ -416,7 +418,7 @@ def longest_accepted(rows: Params, start: Params) -> float | None:
     lengths = torch.zeros(0) if found is None else found.length
     if not bool((lengths > 0).any()):
         return None
-    return max(LEAD * _quantile(_others(lengths), 0.5), KIN * float(lengths.max()))
+    return max(LEAD * _quantile(_others(lengths), 0.5), SIMILAR * float(lengths.max()))
 
 
 def _most(lengths: Tensor) -> float:
@@ -426,12 +428,12 @@ def _most(lengths: Tensor) -> float:
         return math.inf
     low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
     most = max(LEAD * (1 + FEW / len(rest) ** 3) * middle, high + FENCE * (high - low))
-    rising: list[float] = lengths[lengths <= CROWD * middle].sort().values.tolist()
-    for shorter, longer in pairwise(rising):  # extend to lengths about as long as an accepted one
-        most = longer if shorter <= most < longer <= KIN * shorter else most
-    beyond = [length for length in rising if length > most]
-    kin = [longer for shorter, longer in pairwise(beyond) if longer <= KIN * shorter]
-    return max([most, *kin])
+    ascending: list[float] = lengths[lengths <= CROWD * middle].sort().values.tolist()
+    for shorter, longer in pairwise(ascending):  # extend to lengths about as long as an accepted one
+        most = longer if shorter <= most < longer <= SIMILAR * shorter else most
+    beyond = [length for length in ascending if length > most]
+    similar = [longer for shorter, longer in pairwise(beyond) if longer <= SIMILAR * shorter]
+    return max([most, *similar])
 
 
 def _others(lengths: Tensor) -> Tensor:
@@ -439,9 +441,9 @@ def _others(lengths: Tensor) -> Tensor:
     return lengths[lengths > 0].sort().values[:-1]
 
 
-def _quantile(rising: Tensor, part: float) -> float:
+def _quantile(ascending: Tensor, part: float) -> float:
     """The nearest-rank quantile: without interpolation, a huge length cannot distort it."""
-    return float(rising[int(part * (len(rising) - 1) + 0.5)]) if len(rising) else 0.0
+    return float(ascending[int(part * (len(ascending) - 1) + 0.5)]) if len(ascending) else 0.0
 
 
 def _level(length: float) -> int:

@@ -22,6 +22,7 @@ from corymb.core.guard import (
     Deviations,
     Lengths,
     Near,
+    clearly_near,
     largest_possible,
     lengths_of,
     levels,
@@ -29,7 +30,6 @@ from corymb.core.guard import (
     misfit,
     model_lengths,
     part_lengths,
-    plainly_near,
     row_lengths,
     too_far,
 )
@@ -38,10 +38,10 @@ from corymb.core.rules import (
     SumFlags,
     flag_rows,
     flag_sums,
+    max_summable,
     part_bytes,
     part_problem,
     part_signature,
-    room_for,
     row_faults,
     rows_problem,
     slot_form,
@@ -159,11 +159,11 @@ class _Pile:
     def _sums_without(self, far: Tensor, lengths: Lengths) -> tuple[Tree, Tensor]:
         level, kept = levels(lengths.length), []
         for (one, several), sums in sorted(self.by_level.items()):
-            gone = lengths.group[far & (level == one) & ((lengths.group < 0) == several)].unique()
+            removed = lengths.group[far & (level == one) & ((lengths.group < 0) == several)].unique()
             whole = sums.result()
-            if several and len(gone):
+            if several and len(removed):
                 continue
-            rest = torch.ones(len(whole.weight), dtype=torch.bool).index_fill(0, gone, False)
+            rest = torch.ones(len(whole.weight), dtype=torch.bool).index_fill(0, removed, False)
             kept.append(map_tensors(partial(_masked, rest=rest), (whole.total, whole.weight)))
         found: tuple[Tree, Tensor] = kept[0]
         for more in kept[1:]:
@@ -233,7 +233,7 @@ class Intake:
         if everybody and isinstance(rows, (Share, Shares)) and self.verb == "sum":
             sums = add_up(rows)  # queued before the checks are read back: nearly always every row counts
             checks = checks._replace(of_sums=flag_sums(sums, self._sizes))
-            if self._all_plainly_valid(places, rows, checks):
+            if self._all_clearly_valid(places, rows, checks):
                 return self._keep_all(form, sums, _Added(ids, None, writes, "", 0), places)
         checks = on_cpu(checks)  # synchronises with the GPU
         lengths = self._lengths(places, rows, checks)
@@ -282,7 +282,7 @@ class Intake:
         deviations = measured(rows, self._near_to(places), len(places), known=known) if self._compares else None
         return _Checks(flag_rows(rows, sizes), deviations)
 
-    def _all_plainly_valid(self, places: Tensor, rows: Tree, checks: _Checks) -> bool:
+    def _all_clearly_valid(self, places: Tensor, rows: Tree, checks: _Checks) -> bool:
         """Whether the cheap checks already show that every reply counts. False negatives are possible.
 
         Synchronises with a GPU for a single bit; the expensive checks run only if this returns False.
@@ -291,7 +291,7 @@ class Intake:
             return False
         if not isinstance(rows.value, dict) or rows.value.keys() != self._near.models.keys():
             return False  # entries the models lack are not measured
-        near = plainly_near(checks.deviations, self._near, self._larger[places], room_for(rows.value))
+        near = clearly_near(checks.deviations, self._near, self._larger[places], max_summable(rows.value))
         if near is None:
             return False
         bad = torch.cat([flag.reshape(-1) for flag in (*checks.of_rows.bad, *checks.of_sums.bad)])

@@ -16,7 +16,7 @@ from torch import Tensor
 from corymb.settings import first_line
 
 log = logging.getLogger(__name__)
-WORTH = 2**26
+MIN_ENTRIES = 2**26
 """Entries from which the kernel pays off: loading and compiling it takes a second or two, once per process."""
 
 
@@ -26,7 +26,7 @@ def in_one_pass(rows: Tensor, starts: Tensor, only: Tensor | None) -> Tensor | N
     `only` (n) indexes the starts (k d); None if all rows share one start. Returns None if the kernel does not pay off
     or cannot be used.
     """
-    if rows.device.type != "cuda" or rows.numel() < WORTH or rows.dtype not in (torch.float32, torch.float64):
+    if rows.device.type != "cuda" or rows.numel() < MIN_ENTRIES or rows.dtype not in (torch.float32, torch.float64):
         return None
     kernel = _kernel(rows.dtype, rows.device)
     if kernel is None:

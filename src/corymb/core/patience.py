@@ -13,7 +13,7 @@ from corymb.core.guard import longest_accepted
 from corymb.trees import Params, concat, take
 
 T = TypeVar("T")
-AGAIN = 4
+MAX_RETRIES = 4
 """The most retries. If none of the silent clients answers a retry, they are taken to be gone."""
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 def ask_again(asked: Cohort, first: Replies[T], ask: Callable[[Cohort], Replies[T]]) -> Replies[T]:
     """The replies including those of clients silent at first, in the order asked; refused clients are not retried."""
     replies = first
-    for _ in range(AGAIN):
+    for _ in range(MAX_RETRIES):
         refused = {name for name, _ in replies.rejected}
         answered = set(replies.clients.ids.tolist())
         places = [

@@ -47,8 +47,8 @@ def _krum_scores(rows: Tensor, f: int) -> Tensor:
 
     Distances are computed from differences: by matrix products, nearby rows would lose digits to cancellation.
     """
-    apart = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
-    nearest = apart.sort(dim=1).values[:, 1 : len(rows) - f]
+    squared_distances = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
+    nearest = squared_distances.sort(dim=1).values[:, 1 : len(rows) - f]
     return nearest.mean(1) if nearest.shape[1] else torch.zeros(len(rows))
 
 
@@ -56,7 +56,7 @@ def centred_clipping(rows: Tensor, *, radius: float, steps: int) -> Tensor:
     """Starting at 0, repeatedly move by the mean of the rows' differences from the centre, each clipped to `radius`."""
     centre = torch.zeros_like(rows[0])
     for _ in range(steps):
-        apart = rows - centre
-        length = apart.norm(dim=1, keepdim=True)
-        centre = centre + (apart * (radius / length.clamp_min(radius))).mean(0)
+        differences = rows - centre
+        length = differences.norm(dim=1, keepdim=True)
+        centre = centre + (differences * (radius / length.clamp_min(radius))).mean(0)
     return centre

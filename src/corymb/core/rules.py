@@ -61,7 +61,7 @@ def row_faults(rows: Tree, flags: Flags, at_most: Tensor | None = None) -> dict[
 def _value_faults(rows: Share[Tree] | Shares[Tree], at_most: Tensor | None) -> Iterator[tuple[Tensor, str]]:
     kind = rows.weight.dtype  # integers are summed in the weight's dtype
     numbers = [leaf if leaf.is_floating_point() else leaf.to(kind) for leaf in leaves(rows.value) if leaf.numel()]
-    if at_most is not None and bool((at_most <= room_for(rows.value)).all()):
+    if at_most is not None and bool((at_most <= max_summable(rows.value)).all()):
         return  # the bound rules out any fault; scanning all values would cost as much as adding them up
     largest = [_largest(leaf) for leaf in numbers]
     for most_of_row in largest:
@@ -88,7 +88,7 @@ def flag_sums(sums: Sums[Tree], sizes: Tensor) -> SumFlags:
     return SumFlags([bad.any() for bad, _ in faults], [reason for _, reason in faults])
 
 
-def room_for(value: Tree) -> float:
+def max_summable(value: Tree) -> float:
     """The largest magnitude that every tensor of a summed reply may have."""
     return min((_bound(leaf) for leaf in leaves(value) if leaf.is_floating_point()), default=LARGEST)
 

@@ -58,7 +58,7 @@ class Snapshot:
 
     @property
     def account(self) -> dict[str, Tensor]:
-        """The entry of `carry` about the privacy spent so far, if any: it is spent, whoever continues."""
+        """The entry of `carry` about the privacy spent so far, if any: it stays spent, whatever algorithm continues."""
         return {ACCOUNT: self.carry[ACCOUNT]} if ACCOUNT in self.carry else {}
 
     def next(self, *, labels: tuple[Cohort, Tensor | None] | Tensor | None = None, **changes: Any) -> Snapshot:

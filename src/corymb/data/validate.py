@@ -27,7 +27,7 @@ def check_dataset(data: FederatedDataset) -> None:
     for part, examples in (("train", data.train), ("test", data.test)):
         _check_layout(part, examples, len(data.names))
     _check_alike(data.train, data.test)
-    _check_nobody_empty(data)
+    _check_no_empty_client(data)
     _check_labels(data)
     for part, examples in (("train", data.train), ("test", data.test)):
         _check_finite(part, examples, data)
@@ -60,8 +60,8 @@ def _check_layout(part: str, examples: Ragged, n: int) -> None:
         f"{part}.offsets is {offsets.dtype} {list(offsets.shape)} on {offsets.device}: wanted int64 [{n + 1}] on the "
         f"CPU, one more than the {n} clients.",
     )
-    rising = int(offsets[0]) == 0 and bool((offsets.diff() >= 0).all()) and int(offsets[-1]) == len(x)
-    require(rising, f"{part}.offsets must rise from 0 to the number of rows, {len(x)}, without falling.")
+    ascending = int(offsets[0]) == 0 and bool((offsets.diff() >= 0).all()) and int(offsets[-1]) == len(x)
+    require(ascending, f"{part}.offsets must rise from 0 to the number of rows, {len(x)}, without falling.")
 
 
 def _check_alike(train: Ragged, test: Ragged) -> None:
@@ -79,7 +79,7 @@ def _check_alike(train: Ragged, test: Ragged) -> None:
     )
 
 
-def _check_nobody_empty(data: FederatedDataset) -> None:
+def _check_no_empty_client(data: FederatedDataset) -> None:
     for position in (data.train.sizes == 0).nonzero()[:1]:
         raise InvalidInput(
             f"Client {data.names[int(position)]!r} has no training examples: every client needs one or more; leave it "

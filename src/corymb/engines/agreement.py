@@ -45,7 +45,7 @@ def _mismatch(first: Hello, hello: Hello, all_hellos: Sequence[Hello]) -> str:
             f"{begin}: {differ}. {_options_to_add([one['schema'] for one in all_hellos], list(map(_rows, all_hellos)))}"
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        return f"{begin}, and one of them says so in a form that cannot be read: install the same version on both."
+        return f"{begin}, and one of their schemas cannot be read: install the same version on both."
 
 
 def _rows(hello: Hello) -> float:

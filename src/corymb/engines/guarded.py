@@ -77,11 +77,11 @@ class Guarded:
         except WireError as problem:
             return refusal(str(problem))
         why = f"took longer than {self.seconds:g} s"
-        nobody = Part(torch.empty(0, dtype=torch.int64), None, [(ids[place], why) for place in sorted(overdue)])
+        overdue_part = Part(torch.empty(0, dtype=torch.int64), None, [(ids[place], why) for place in sorted(overdue)])
         return pack(
             {
                 "kind": "parts",
-                "parts": [*(part for run in runs for part in run.parts), part_to_tree(nobody)],
+                "parts": [*(part for run in runs for part in run.parts), part_to_tree(overdue_part)],
                 "seconds": sum((run.seconds for run in runs), 0.0),
                 "remembers": any(run.remembers for run in runs),
             }
@@ -162,11 +162,11 @@ def serve_pipe(make: Callable[[], Node]) -> None:
     lock = threading.Lock()
     node = make()
 
-    def begun(clients: Sequence[int]) -> None:
+    def on_begin(clients: Sequence[int]) -> None:
         with lock:
             _write(outwards, b"t", json.dumps(list(clients)).encode())
 
-    node.engine.host.begun = begun  # sessions are copies of this host, so they report too
+    node.engine.host.on_begin = on_begin  # sessions are copies of this host, so they report too
     _write(outwards, b"s", b"")
     while True:
         try:

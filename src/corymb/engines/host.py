@@ -16,9 +16,9 @@ from corymb.core.intake import Intake
 from corymb.core.objective import Objective
 from corymb.core.rules import kind_problem
 from corymb.engines.examples import ExampleTable
+from corymb.engines.isolation import copies, isolated
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.engines.placement import Placement
-from corymb.engines.room import copies, isolated
 from corymb.keys import KeyRing, hash_names
 from corymb.settings import fingerprint, first_line, require
 from corymb.trees import as_tensors, map_tensors
@@ -58,7 +58,7 @@ class ClientHost:
         }
         self._data, self._refreshed = data, list[str]()
         self._ring = KeyRing(hash_names(self.names))
-        self.begun: Callable[[Sequence[int]], None] = lambda clients: None  # called before clients are run together
+        self.on_begin: Callable[[Sequence[int]], None] = lambda clients: None  # called before clients are run together
         self._begin()
 
     def _begin(self) -> None:
@@ -145,7 +145,7 @@ class ClientHost:
 
     def ask_one(self, call: Call, client: int, place: int) -> Outcome:
         """Run a call for a single client; `place` is its row in arguments made with `each`."""
-        self.begun([client])
+        self.on_begin([client])
         ids = torch.tensor([client])
         padded = {split: table.longest(ids) for split, table in self.examples.items()}
         memory = Memory(one_client(self.memory.read(ids, padded)), lengths=padded, readonly=call.readonly)

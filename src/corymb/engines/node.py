@@ -80,8 +80,8 @@ class _Session:
     def run(self, request: _Request) -> Part:
         """Return memory to the server's version, run the call, and store the memory writes."""
         call, ids = request.call, request.ids
-        begun = request.again and call.version in self.journal.entries
-        self._go_back(call.version if begun else call.since.get("", START), request.remembers)
+        started = request.again and call.version in self.journal.entries
+        self._go_back(call.version if started else call.since.get("", START), request.remembers)
         call = call._replace(since={"": self.at})
         if request.only is not None:
             ids, call = ids[request.only], call.of(request.only)

@@ -96,14 +96,14 @@ class _Traffic:
         self.messages = self.bytes_down = self.bytes_up = 0
         self.slowest = 0.0
         """Seconds that the slowest node spent computing in the last call."""
-        self.worked: dict[str, float] = {}
+        self.computed: dict[str, float] = {}
         """Seconds that each node has spent computing in all calls so far."""
 
     def add_work(self, node: str, seconds: float) -> None:
         """Add the seconds that a node reports for the last call; anything but a positive number is ignored."""
         if seconds > 0:
             self.slowest = max(self.slowest, seconds)
-            self.worked[node] = self.worked.get(node, 0.0) + seconds
+            self.computed[node] = self.computed.get(node, 0.0) + seconds
 
 
 class RemoteEngine:
@@ -130,7 +130,7 @@ class RemoteEngine:
         self._allow = (*OURS, *allow)
         self._address: dict[str, str] = {}  # by host
         self.traffic = _Traffic()
-        self._strange: dict[str, str] = {}  # addresses of nodes that were left out, and why
+        self._left_out: dict[str, str] = {}  # addresses of nodes that were left out, and why
         self._unable: dict[str, set[str]] = {}  # by function, the nodes that cannot run it
         self._known = self._gather(expect or 1, wait)
         self._join(list(self._known.values()))
@@ -149,7 +149,7 @@ class RemoteEngine:
         run, in a minute or two.
         """
         found, began = Hellos(), time.monotonic()
-        messages = {address: HELLO for address in addresses if address not in self._strange}
+        messages = {address: HELLO for address in addresses if address not in self._left_out}
         reminded = began + SOON - REMIND
 
         def enough() -> bool:
@@ -171,7 +171,7 @@ class RemoteEngine:
                     raise InvalidInput(f"it is {hello['name']!r}, which has no client of this run")
                 found[answer.address] = hello
             except (WireError, InvalidInput) as problem:
-                self._strange[answer.address] = first_line(problem)
+                self._left_out[answer.address] = first_line(problem)
                 log.warning("the node at %s is left out: %s", answer.address, first_line(problem))
         return found
 
@@ -186,13 +186,13 @@ class RemoteEngine:
             require(len(named) == len(found), f"Two nodes have the same name: {sorted(named)}. Give each its own.")
             absent = self._wanted.difference(*(one["clients"] for one in found.values()))
             if len(found) >= least and not absent:
-                silent = [address for address in new if address not in found and address not in self._strange]
+                silent = [address for address in new if address not in found and address not in self._left_out]
                 if silent:
                     log.warning("nodes %s are online but silent: left out (nodes=… waits for all)", ", ".join(silent))
                 return found
-            left_out = "".join(f"; one was left out: {why}" for why in list(self._strange.values())[:1])
+            left_out = "".join(f"; one was left out: {why}" for why in list(self._left_out.values())[:1])
             there = f"{len(found)} of {least} nodes are there"
-            lacking = f"; nobody has client {min(absent)!r} of the run, and {len(absent) - 1} more" if absent else ""
+            lacking = f"; no node has client {min(absent)!r} of the run, and {len(absent) - 1} more" if absent else ""
             how = "Start the nodes that the run had" if absent else "Start more, or expect fewer"
             late = time.monotonic() - began >= wait
             require(not late, f"{there} after {wait:.0f} s{lacking}{left_out}. {how}.")

@@ -118,16 +118,16 @@ class ShardedEngine:
     fingerprint = OfHost(lambda host: host.fingerprint)
 
     def _wire_up(self) -> None:
-        """Give all shards the common memory and the common `begun` callback."""
+        """Give all shards the common memory and the common `on_begin` callback."""
         self.commit, lock = self.host.commit, threading.Lock()
         for engine, members in self._shards:
 
-            def begun(clients: Sequence[int], members: Tensor = members) -> None:
+            def on_begin(clients: Sequence[int], members: Tensor = members) -> None:
                 with lock:
-                    self.host.begun(members[torch.as_tensor(clients)].tolist())
+                    self.host.on_begin(members[torch.as_tensor(clients)].tolist())
 
             engine.host.memory = _View(self.host.memory, members, engine.host.device)  # type: ignore[assignment]
-            engine.host.begun = begun
+            engine.host.on_begin = on_begin
 
     def describe(self) -> dict[str, Any]:
         """Everything that can change the bits of results, for the run's record."""

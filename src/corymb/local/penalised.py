@@ -8,8 +8,8 @@ examples left out: few examples rarely tell which one is best, and a mean of lin
 squared loss, each penalty is also weighted by the degrees of freedom between it and its neighbours: with fewer examples
 than features, all weak penalties give the same interpolating model, which would otherwise be counted many times.
 
-Everything is computed at the client from its own examples. A client with a single label, or a single example, predicts
-that.
+Everything is computed at the client from its own examples. A client with a single label, or a single example, always
+predicts that label or target.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TURNS = 8
 """The number of held-out parts, a quarter of the examples each, on which penalties for cross-entropy are compared."""
 STEPS = 15
 """Steps at each penalty for cross-entropy, warm-started at the solution for the previous one."""
-FREE = 1e-2
+INTERCEPT_PENALTY = 1e-2
 """The penalty on intercepts for cross-entropy: without one, a client with a single label has no minimiser."""
-SURE = 0.5
+CONFIDENCE = 0.5
 """The factor on log-likelihoods of examples left out; 1 would be right if their errors were independent."""
-NOTHING = 1e-8
+NEGLIGIBLE = 1e-8
 """Errors, relative to the targets, and differences of logits below this count as 0."""
 
 
@@ -51,8 +51,8 @@ def ridge(on: Examples, *, intercept: bool) -> Tensor:
         thetas, squares, votes = (torch.cat(pair, -1) for pair in zip(free, held, strict=True))
     scale = (weight @ y.square()).clamp_min(torch.finfo(y.dtype).tiny)
     # A Gaussian of unknown variance: log-likelihood −m/2 log Σ r²
-    belief = -SURE * weight.sum() / 2 * (squares / scale + NOTHING).log()
-    portion = (belief + (votes + NOTHING).log()).softmax(0)
+    log_weight = -CONFIDENCE * weight.sum() / 2 * (squares / scale + NEGLIGIBLE).log()
+    portion = (log_weight + (votes + NEGLIGIBLE).log()).softmax(0)
     return (thetas @ portion).to(on.x)
 
 
@@ -76,8 +76,8 @@ def _path(x: Tensor, y: Tensor, weight: Tensor, *, free: bool) -> tuple[Tensor, 
     gain = 1 / (values.clamp_min(0)[:, None] + STRENGTHS.to(x))  # d a
     along = x @ vectors  # m d
     thetas = gain * (along.mT @ (weight * y))[:, None]
-    lever = weight[:, None] * (along.square() @ gain + free / total)  # m a
-    left_out = root * (y[:, None] - along @ thetas) / (1 - lever).clamp_min(NOTHING)
+    leverage = weight[:, None] * (along.square() @ gain + free / total)  # m a
+    left_out = root * (y[:, None] - along @ thetas) / (1 - leverage).clamp_min(NEGLIGIBLE)
     thetas = vectors @ thetas
     thetas = torch.cat([thetas, (level - centre @ thetas)[None]]) if free else thetas
     freedom = free + (values.clamp_min(0)[:, None] * gain).sum(0)
@@ -102,7 +102,7 @@ def logistic(on: Examples, classes: int, *, shares: Tensor | None = None) -> Ten
         wrong = _wrong(x @ theta[:-1].mT, right)
         errors.append((wrong * held).sum() / held.sum().clamp_min(1))
         thetas.append(theta[-1])
-    portion = (-2 * SURE * weight.sum() * torch.stack(errors)).softmax(0)
+    portion = (-2 * CONFIDENCE * weight.sum() * torch.stack(errors)).softmax(0)
     mean: Tensor = torch.tensordot(portion, torch.stack(thetas), dims=1)
     return mean.to(on.x)
 
@@ -111,12 +111,12 @@ def _wrong(logits: Tensor, right: Tensor) -> Tensor:
     """The 0-1 loss of logits (... c) for one-hot labels; a tie between the right class and another counts one half."""
     true = (logits * right).sum(-1)
     other = torch.where(right > 0, -torch.inf, logits).amax(-1)
-    return ((other > true + NOTHING).to(true) + (other > true - NOTHING).to(true)) / 2
+    return ((other > true + NEGLIGIBLE).to(true) + (other > true - NEGLIGIBLE).to(true)) / 2
 
 
 def _frequencies(counts: Tensor, d: int) -> Tensor:
     """f models (f c d) that predict class frequencies, from counts (f c): all coefficients but the intercept are 0."""
-    share = (counts + FREE).log()
+    share = (counts + INTERCEPT_PENALTY).log()
     level = share - share.mean(-1, keepdim=True)
     return torch.cat([level.new_zeros(*level.shape, d - 1), level[..., None]], -1)
 
@@ -128,7 +128,7 @@ def _descend(theta: Tensor, x: Tensor, targets: Tensor, weight: Tensor, alpha: T
 
     Böhning: Multinomial Logistic Regression Algorithm. Annals of the Institute of Statistical Mathematics 1992.
     """
-    penalty = torch.cat([alpha.expand(x.shape[1] - 1), alpha.new_full((1,), FREE)])
+    penalty = torch.cat([alpha.expand(x.shape[1] - 1), alpha.new_full((1,), INTERCEPT_PENALTY)])
     inverse = torch.linalg.inv((x.mT * weight[:, None]) @ x / 2 + torch.diag(penalty))  # f d d
     for _ in range(STEPS):
         wrong = ((x @ theta.mT).softmax(-1) - targets) * weight[..., None]  # f m c

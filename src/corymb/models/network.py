@@ -186,7 +186,7 @@ class Network:
 
 
 def _places(module: nn.Module) -> Places:
-    names = dict[int, str]()  # by id: a tied parameter goes by its first name
+    names = dict[int, str]()  # by id: a tied parameter is listed under its first name
     places: Places = {}
     for prefix, layer in module.named_modules():
         for name, p in layer._parameters.items():

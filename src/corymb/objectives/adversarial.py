@@ -80,8 +80,8 @@ class ClusterGame:
         made = self.networks.generate(held, noise, cluster)
         slope = grad(lambda at: self.networks.judge(params, at).sum())(place * x + (1 - place) * made)
         steepness = (slope.square().sum(-1) + 1e-12).sqrt()
-        apart = self.networks.judge(params, made) - self.networks.judge(params, x)
-        losses: Tensor = apart + self.penalty * (steepness - 1).square()
+        score_gap = self.networks.judge(params, made) - self.networks.judge(params, x)
+        losses: Tensor = score_gap + self.penalty * (steepness - 1).square()
         return losses
 
     def latent(self, key: Key, params: Params) -> tuple[Tensor, Tensor, Tensor]:

@@ -70,10 +70,10 @@ def table_of(figures: Sequence[Published], results: Results) -> Iterator[str]:
                 continue
             ours = of_seeds(results, one.setting, one.method)
             theirs = f"{one.value:.2f}" + (f" ± {one.std:.2f}" if one.std is not None else "")
-            apart = f"{mean(ours) - one.value:+.2f}" if ours else "–"
+            gap = f"{mean(ours) - one.value:+.2f}" if ours else "–"
             sigmas = in_sigmas(ours, one) if ours else None
             yield (
-                f"| {one.setting} | {one.method} | {theirs} | {with_spread(ours)} | {apart} "
+                f"| {one.setting} | {one.method} | {theirs} | {with_spread(ours)} | {gap} "
                 f"| {'–' if sigmas is None else format(sigmas, '+.1f')} |"
             )
         yield ""

@@ -16,7 +16,7 @@ from corymb.report.scores import Score
 from corymb.report.sections import Filled
 from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.trials import ALONE
-from corymb.runs.advising.verdict import PAYS, SURE
+from corymb.runs.advising.verdict import MAX_P, MIN_GAIN
 from corymb.runs.advising.words import p_words
 from corymb.runs.history import counted, readable
 from corymb.runs.progress import readable_bytes
@@ -73,12 +73,12 @@ def advice_rows(advice: Advice) -> list[dict[str, str]]:
         row[score.words] = score.text(candidate.score)
         if advice.judge.name not in ("loss", advice.score_name):
             row[judge.words] = advice.text(candidate.value)
-        told = _told(advice, candidate.gain) if candidate.is_another else dict.fromkeys(_told(advice, None), "–")
-        rows.append({**row, **told, "rounds": str(candidate.rounds), "seconds": f"{candidate.seconds:.0f}"})
+        columns = _gain_columns(advice, candidate.gain if candidate.is_another else None)
+        rows.append({**row, **columns, "rounds": str(candidate.rounds), "seconds": f"{candidate.seconds:.0f}"})
     return rows
 
 
-def _told(advice: Advice, gain: Difference | None) -> dict[str, str]:
+def _gain_columns(advice: Advice, gain: Difference | None) -> dict[str, str]:
     if gain is None:
         return {"gain": "–", "share": "–", "clients that gain": "–", "p": "–"}
     return {
@@ -113,14 +113,14 @@ def _gains(advice: Advice) -> Figure:
     shown = [c for c in advice.candidates.values() if c.gain is not None and c.is_another]
     names = [title_of(candidate) for candidate in shown]
     gains = [candidate.gain for candidate in shown if candidate.gain is not None]
-    told = [f"{gain.worse:.0%} of clients gain" for gain in gains]
+    columns = [f"{gain.worse:.0%} of clients gain" for gain in gains]
     return _bars(
         "gains",
         f"Gain in {advice.judge_words} over {title_of(advice.candidates[advice.base])}",
         "Right of the line is better. Bars: mean over clients. Whiskers: ± one standard error.",
         names,
         [(gain.mean, gain.error) for gain in gains],
-        told,
+        columns,
         [PALETTE[place % len(PALETTE)] for place in range(len(names))],
     )
 
@@ -131,13 +131,13 @@ def _bars(
     caption: str,
     names: list[str],
     gains: list[tuple[float, float]],
-    told: list[str],
+    columns: list[str],
     tints: list[str],
 ) -> Figure:
     trace: dict[str, Any] = {
         "type": "bar",
         "orientation": "h",
-        "y": [f"{one}<br>{what}" for one, what in zip(names, told, strict=True)],
+        "y": [f"{one}<br>{what}" for one, what in zip(names, columns, strict=True)],
         "x": [mean for mean, _ in gains],
         "error_x": {"type": "data", "array": [error for _, error in gains], "color": "$ink", "thickness": 1.5},
         "marker": {"color": tints, "opacity": 0.75},
@@ -158,7 +158,7 @@ def _how(advice: Advice) -> list[TableRow]:
     base = title_of(advice.candidates[advice.base])
     facts = {
         "judged by": f"{advice.judge_words} on {advice.held_out} held-out examples of {advice.clients} clients",
-        "rule": f"{base}, unless another option is better by more than {PAYS:.0%} with p < {SURE:g}",
+        "rule": f"{base}, unless another option is better by more than {MIN_GAIN:.0%} with p < {MAX_P:g}",
         "test": "paired over clients, one-sided; p-values are nominal",
         "seeds": ", ".join(map(str, advice.seeds)),
         "sent": readable_bytes(sum(candidate.bytes_sent for candidate in advice.candidates.values())),

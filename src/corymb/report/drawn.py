@@ -58,8 +58,8 @@ def in_plane(groups: dict[int, Numbers], *, scale: bool) -> dict[int, Numbers]:
     within = np.mean([np.cov(part.T) for part in parts], 0)
     within += RIDGE * np.trace(within) / len(within) * np.eye(len(within))
     whiten = np.linalg.inv(np.linalg.cholesky(within)).T
-    _, _, apart = np.linalg.svd((means - means.mean(0)) @ whiten)  # Fisher's discriminants
-    plane = apart[:2] * np.sign(apart[np.arange(2), np.abs(apart[:2]).argmax(1)])[:, None]
+    _, _, directions = np.linalg.svd((means - means.mean(0)) @ whiten)  # Fisher's discriminants
+    plane = directions[:2] * np.sign(directions[np.arange(2), np.abs(directions[:2]).argmax(1)])[:, None]
     flat = reduced @ whiten @ plane.T
     return dict(zip(groups, np.split(flat, ends), strict=True))
 

@@ -167,7 +167,7 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
     ]
     if known and np.isfinite(ours):
         return f"{text}: {joined(known)}."
-    return f"{text}; {beside_it(run)}"
+    return f"{text}; {suggested_comparison(run)}"
 
 
 def evidence_of(run: Run) -> str:
@@ -184,7 +184,7 @@ def evidence_of(run: Run) -> str:
     return f"{counted(run.clusters, 'cluster')} at the end; when tested on held-out examples: {evidence}"
 
 
-def beside_it(run: Run) -> str:
+def suggested_comparison(run: Run) -> str:
     """The comparison to suggest for a report with a single run."""
     if of_examples(run):
         other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])

@@ -153,20 +153,20 @@ def _losses(objective: Objective, models: Params, examples: Examples, sizes: Seq
     def of(some: Examples) -> Tensor:
         return torch.stack([objective.losses(take(models, j), some) for j in range(count(models))])
 
-    apart = [Examples(*part) for part in zip(*(one.split(list(sizes)) for one in examples), strict=True)]
-    if len(apart) == 1:
-        return of(apart[0])
-    blocks = [Examples(*map(torch.cat, zip(*block, strict=True))) for block in _blocks(apart)]
-    first, alone = of(blocks[0]), torch.cat([of(one) for one in apart[:CHECKED]], 1)[:, : len(blocks[0].y)]
+    by_client = [Examples(*part) for part in zip(*(one.split(list(sizes)) for one in examples), strict=True)]
+    if len(by_client) == 1:
+        return of(by_client[0])
+    blocks = [Examples(*map(torch.cat, zip(*block, strict=True))) for block in _blocks(by_client)]
+    first, alone = of(blocks[0]), torch.cat([of(one) for one in by_client[:CHECKED]], 1)[:, : len(blocks[0].y)]
     if not torch.allclose(first[:, : alone.shape[1]], alone, rtol=1e-3, atol=1e-6, equal_nan=True):
-        return torch.cat([of(one) for one in apart], 1)
+        return torch.cat([of(one) for one in by_client], 1)
     return torch.cat([first, *(of(block) for block in blocks[1:])], 1)
 
 
-def _blocks(apart: Sequence[Examples]) -> Iterator[list[Examples]]:
+def _blocks(by_client: Sequence[Examples]) -> Iterator[list[Examples]]:
     """Yield blocks of clients with about as many examples as are predicted at once."""
-    most, block, held = rows_at_once(apart[0].x), list[Examples](), 0
-    for one in apart:
+    most, block, held = rows_at_once(by_client[0].x), list[Examples](), 0
+    for one in by_client:
         if block and held + len(one.y) > most:
             yield block
             block, held = [], 0

@@ -89,71 +89,71 @@ class _Spent(NamedTuple):
     """Elapsed time, and the time that each remote host spent computing."""
 
     seconds: float
-    worked: Mapping[str, float]
+    computed: Mapping[str, float]
 
     @staticmethod
-    def so_far(elsewhere: Hosts | None) -> _Spent:
-        return _Spent(time.perf_counter(), {} if elsewhere is None else dict(elsewhere.traffic.worked))
+    def now(remote: Hosts | None) -> _Spent:
+        return _Spent(time.perf_counter(), {} if remote is None else dict(remote.traffic.computed))
 
     def since(self, before: _Spent) -> _Spent:
-        worked = {host: spent - before.worked.get(host, 0.0) for host, spent in self.worked.items()}
-        return _Spent(self.seconds - before.seconds, worked)
+        computed = {host: spent - before.computed.get(host, 0.0) for host, spent in self.computed.items()}
+        return _Spent(self.seconds - before.seconds, computed)
 
-    def by_all(self, fed: Federation, part: Federation, elsewhere: Hosts | None) -> tuple[float, float]:
+    def by_all(self, fed: Federation, part: Federation, remote: Hosts | None) -> tuple[float, float]:
         """Extrapolate from a sample of clients to all: the seconds of messages, and of computation.
 
         Remote hosts compute in parallel, each at its own pace; the time for messages is not scaled.
         """
-        if elsewhere is None:
+        if remote is None:
             return 0.0, self.seconds * float(fed.sizes.sum()) / max(1.0, float(part.clients.sizes.sum()))
-        messages = max(0.0, self.seconds - max(self.worked.values(), default=0.0))
-        everyone, asked = (_examples(elsewhere, one) for one in (fed, part))
-        usual = sum(self.worked.values()) / max(1.0, sum(asked.values()))
-        paces = {host: self.worked.get(host, 0.0) / count for host, count in asked.items() if count}
+        messages = max(0.0, self.seconds - max(self.computed.values(), default=0.0))
+        everyone, asked = (_examples(remote, one) for one in (fed, part))
+        usual = sum(self.computed.values()) / max(1.0, sum(asked.values()))
+        paces = {host: self.computed.get(host, 0.0) / count for host, count in asked.items() if count}
         return messages, max(count * paces.get(host, usual) for host, count in everyone.items())
 
 
-def _examples(elsewhere: Hosts, fed: Federation) -> dict[str, float]:
+def _examples(remote: Hosts, fed: Federation) -> dict[str, float]:
     """The number of training examples of a federation's clients on each host."""
     found: dict[str, float] = {}
     for client, size in zip(fed.clients.ids.tolist(), fed.clients.sizes.tolist(), strict=True):
-        found[elsewhere.hosts[client]] = found.get(elsewhere.hosts[client], 0.0) + size
+        found[remote.hosts[client]] = found.get(remote.hosts[client], 0.0) + size
     return found
 
 
-def rehearse(
+def estimate_ending(
     fed: Federation,
     at: Snapshot,
     score: Callable[[Federation], Tensor],
     *,
     fits: bool,
-    enough: float,
-    elsewhere: Hosts | None = None,
+    long_enough: float,
+    remote: Hosts | None = None,
 ) -> Ending:
-    """Estimate the cost of the final evaluation by running it on samples of clients, doubled until it takes `enough`.
+    """Estimate the cost of the final evaluation on samples of clients, doubled until one takes `long_enough` seconds.
 
     `score` evaluates the clients of a federation and returns their training losses; `fits` tells whether `model_fits`
     follows. A sample that cannot be evaluated is not a measurement, so a larger one is tried. If clients are
-    `elsewhere`, messages dominate the time, so the first sample is already large enough to be representative.
+    `remote`, messages dominate the time, so the first sample is already large enough to be representative.
     """
     everybody, by_size = len(fed.clients), fed.sizes.argsort(stable=True)
-    some = 1 if elsewhere is None else min(everybody, max(2, everybody // PART_ELSEWHERE))
+    some = 1 if remote is None else min(everybody, max(2, everybody // PART_ELSEWHERE))
     fits = fits and everybody * at.k <= MOST_LOSSES
     while True:
         places = by_size[(torch.arange(some) + 0.5).mul(everybody / some).long()].sort().values
         part, known = fed.only(fed.clients[places]), False
-        began = scored = _Spent.so_far(elsewhere)
+        began = scored = _Spent.now(remote)
         with suppress(RuntimeError):
             losses = score(part)
-            scored = _Spent.so_far(elsewhere)
+            scored = _Spent.now(remote)
             if fits:
                 _fits(part, at, losses)
             known = True
-        ended = _Spent.so_far(elsewhere)
-        measured = known and ended.seconds - began.seconds >= enough
+        ended = _Spent.now(remote)
+        measured = known and ended.seconds - began.seconds >= long_enough
         if (measured and some > 1) or some == everybody:  # the very first client pays one-off costs
-            scores = sum(scored.since(began).by_all(fed, part, elsewhere))
-            messages, work = ended.since(scored).by_all(fed, part, elsewhere)
+            scores = sum(scored.since(began).by_all(fed, part, remote))
+            messages, work = ended.since(scored).by_all(fed, part, remote)
             return Ending(scores, work / at.k, messages)
         some = min(everybody, 2 * some)
 

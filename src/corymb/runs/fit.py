@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from corymb.core.client import ClientFn
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
-from corymb.engines.room import torch_quiet
+from corymb.engines.isolation import torch_quiet
 from corymb.keys import root
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
@@ -133,7 +133,7 @@ def start_run(
     """Start a new run; `data_name` and `data_options` are recorded so that the data can be found again."""
     store = None if out is None else RunStore(check_free(out))
     settings = kept_in(settings, out)
-    rest = _asked(algorithm, model, data_options, max_seconds, watch)
+    rest = _requested(algorithm, model, data_options, max_seconds, watch)
     plan = partial(plan_for, data, settings, data_name=data_name, **rest)
     with session_for(plan, settings.threads, store) as session:
         at = None
@@ -193,7 +193,7 @@ def resume_run(
         config = {**config, "until": "rounds"}  # an explicit number of rounds is always run in full
     settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
     settings = replace(settings, keep_going=settings.keep_going or keep_going)
-    rest = _asked(algorithm, model, data_options, max_seconds, watch) | {"run": environment["run"]}
+    rest = _requested(algorithm, model, data_options, max_seconds, watch) | {"run": environment["run"]}
     if "refreshed" in config.get("record", {}):  # it keeps its original standardisation
         rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
     plan = partial(plan_for, data, settings, data_name=config["data"], clients=read_clients(store.folder), **rest)
@@ -210,7 +210,7 @@ def resume_run(
         return finish(session, start, watch)
 
 
-def _asked(
+def _requested(
     algorithm: Algorithm, model: Model | None, data_options: DataOptions, max_seconds: float | None, watch: Watch
 ) -> dict[str, Any]:
     """The fields of a plan that are taken unchanged from the request."""
@@ -232,7 +232,7 @@ def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore |
         if store is not None:
             stack.enter_context(closing(store))
         planned = plan()
-        stack.callback(planned.left)
+        stack.callback(planned.close)
         yield Session(planned, store)
 
 

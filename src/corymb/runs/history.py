@@ -151,14 +151,14 @@ def on_these_data(history: Sequence[Round]) -> Sequence[Round]:
     >>> on_these_data([{"clock": 1}, {"clock": 2, "refreshed": True}, {"clock": 3}])
     [{'clock': 2, 'refreshed': True}, {'clock': 3}]
     """
-    begun = next((place for place in reversed(range(len(history))) if history[place].get("refreshed")), 0)
-    return history[begun:] if begun else history
+    first = next((place for place in reversed(range(len(history))) if history[place].get("refreshed")), 0)
+    return history[first:] if first else history
 
 
 def of_this_plan(history: Sequence[Round]) -> Sequence[Round]:
     """The rounds that count among those that the algorithm has planned: all, or those since it last restarted.
 
-    A refresh starts the algorithm again from its models, unless clients keep memory: then its rounds are counted on.
+    A refresh restarts the algorithm from its models, unless clients keep memory: then its count of rounds continues.
 
     >>> of_this_plan([{"round": 1}, {"round": 2}, {"round": 1, "refreshed": True}])
     [{'round': 1, 'refreshed': True}]
@@ -166,8 +166,8 @@ def of_this_plan(history: Sequence[Round]) -> Sequence[Round]:
     3
     """
     places = reversed(range(len(history)))
-    begun = next((at for at in places if history[at].get("refreshed") and history[at]["round"] == 1), 0)
-    return history[begun:] if begun else history
+    first = next((at for at in places if history[at].get("refreshed") and history[at]["round"] == 1), 0)
+    return history[first:] if first else history
 
 
 def growth(history: Sequence[Round], loss_of: Callable[[Round], float | None], times: int = IN_A_ROW) -> Growth | None:

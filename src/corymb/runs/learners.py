@@ -20,7 +20,7 @@ from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.objective import Examples, Objective, model_takes
 from corymb.data.schema import DataSchema
 from corymb.engines.host import one_line
-from corymb.engines.room import isolated
+from corymb.engines.isolation import isolated
 from corymb.keys import root
 from corymb.local import loss
 from corymb.models import ModelLike, Network, char_lstm, cnn, ifca_cifar, mlp, resnet9

@@ -109,7 +109,7 @@ class Plan:
     """User-defined metrics, by name."""
     standard: Standard | None = None
     """The standardisation of a run that is continued; None computes it."""
-    living: int | None = None
+    live_clock: int | None = None
     """The clock of a run that continues with its live clients: they keep its objective and their memory as of then."""
     own: bool = False
     """Whether the engine was made for this run alone."""
@@ -127,7 +127,7 @@ class Plan:
             least <= clients, f"min_replies={least} exceeds the number of clients ({clients}): no round could count."
         )
 
-    def left(self) -> None:
+    def close(self) -> None:
         """Close the engine after the run, if it was made for this run alone."""
         if self.own and hasattr(self.engine, "close"):
             self.engine.close()
@@ -137,7 +137,7 @@ class Plan:
 
         Remote hosts that know the session by its name resume it with their clients' memory.
         """
-        if self.living is not None:
+        if self.live_clock is not None:
             return self.engine
         opened = self.engine.open(placed(objective, self.placement), journal, session)
         faults = self.settings.faults
@@ -146,8 +146,8 @@ class Plan:
     def federate(self, engine: Engine) -> Federation:
         """A federation of the clients behind an engine."""
         fed = Federation(engine, min_replies=self.settings.min_replies, guard=self.settings.guard)
-        if self.living is not None:
-            fed.rewind(self.living)  # without a clock, the federation would clear its clients' memory
+        if self.live_clock is not None:
+            fed.rewind(self.live_clock)  # without a clock, the federation would clear its clients' memory
         return fed
 
 

@@ -77,22 +77,22 @@ class RoundLine:
             left = self._seconds_left()
             print(f"round {self.done}/{self.total}  eta {left:.0f} s  {self._facts(row)}", file=self.stream, flush=True)
 
-    def within(self, so_far: SoFar) -> None:
+    def within(self, progress: RoundProgress) -> None:
         """Show the progress within an unfinished round."""
         left = max(1, self.total - self.done)
-        facts = f"{so_far.done}/{so_far.asked} clients"
-        if so_far.seconds is not None:
-            one, everything = readable_time(so_far.seconds), readable_time(left * so_far.seconds)
+        facts = f"{progress.done}/{progress.asked} clients"
+        if progress.seconds is not None:
+            one, everything = readable_time(progress.seconds), readable_time(left * progress.seconds)
             facts += f", about {one} per round and {everything} in total"
         if self._live is not None:
             self._live.update(self._task, facts=facts)
         else:
             print(f"round {self.done + 1}/{self.total}  {facts}", file=self.stream, flush=True)
 
-    def evaluating(self, so_far: SoFar) -> None:
+    def evaluating(self, progress: RoundProgress) -> None:
         """Show the progress of the final evaluation."""
-        facts = f"{so_far.done}/{so_far.asked} clients"
-        facts += "" if so_far.seconds is None else f", about {readable_time(so_far.seconds)}"
+        facts = f"{progress.done}/{progress.asked} clients"
+        facts += "" if progress.seconds is None else f", about {readable_time(progress.seconds)}"
         if self._live is not None:
             self._live.update(self._task, facts=f"evaluation: {facts}")
         else:
@@ -116,7 +116,7 @@ class RoundLine:
         return f"{replied}  {_clusters(row)}{loss}  {readable_bytes(self.bytes)}{stage}"
 
 
-class SoFar(NamedTuple):
+class RoundProgress(NamedTuple):
     """The progress within a round."""
 
     done: int
@@ -126,39 +126,39 @@ class SoFar(NamedTuple):
     """The estimated duration of the round; None if unknown."""
 
     @property
-    def whole(self) -> str:
+    def estimate(self) -> str:
         """The estimated duration as the beginning of a sentence; empty if unknown."""
         return "" if self.seconds is None else f"a round takes about {readable_time(self.seconds)}: "
 
 
-class Beat:
-    """Watches the time within a round: ends the round when the time is up, and reports its progress now and then.
+class RoundTimer:
+    """Tracks the time within a round: ends the round when the time is up, and reports its progress now and then.
 
     Engines in this process report the clients that they start; with remote engines the time is only checked between
     rounds. A round that is nearly done is not stopped.
     """
 
-    def __init__(self, limit: float | None, tell: Callable[[SoFar], None] | None) -> None:
-        self.limit, self.tell = limit, tell
-        self.began = self.told = time.perf_counter()
+    def __init__(self, limit: float | None, report: Callable[[RoundProgress], None] | None) -> None:
+        self.limit, self.report = limit, report
+        self.began = self.reported = time.perf_counter()
         self.sizes, self.work = torch.empty(0), torch.ones_like
-        self._ask(0)
+        self._begin_call(0)
         self.rounds = 0
-        self.active = self.here = False
-        self.elsewhere: Any = None
+        self.active = self.in_process = False
+        self.remote: Any = None
 
     def watch(self, fed: Federation, engine: Any) -> None:
         """Observe a federation and its engine, if the engine is in this process."""
-        fed.asking, self.sizes = self._ask, fed.sizes
+        fed.asking, self.sizes = self._begin_call, fed.sizes
         while not hasattr(engine, "host") and hasattr(engine, "engine"):
             engine = engine.engine
-        self.here, self.elsewhere = hasattr(engine, "host"), engine if hasattr(engine, "traffic") else None
-        if self.here:
-            engine.host.begun = self._begin
+        self.in_process, self.remote = hasattr(engine, "host"), engine if hasattr(engine, "traffic") else None
+        if self.in_process:
+            engine.host.on_begin = self._begin_clients
         if hasattr(engine, "kernels"):
-            engine.kernels.watch.tell, self.work = self._step, engine.kernels.watch.work
+            engine.kernels.watch.report, self.work = self._step, engine.kernels.watch.work
 
-    def over(self, rounds: Iterator[T]) -> Iterator[T]:
+    def timed(self, rounds: Iterator[T]) -> Iterator[T]:
         """Iterate over rounds, checking the time only within them, not while they are evaluated and saved."""
         while True:
             self.active = True
@@ -172,20 +172,20 @@ class Beat:
             yield one
 
     @contextmanager
-    def evaluating(self, tell: Callable[[SoFar], None] | None) -> Iterator[None]:
+    def evaluating(self, report: Callable[[RoundProgress], None] | None) -> Iterator[None]:
         """Report the progress of the final evaluation, which has no time limit."""
-        self.tell, self.limit, self.active, self.told = tell, None, True, time.perf_counter()
+        self.report, self.limit, self.active, self.reported = report, None, True, time.perf_counter()
         try:
             yield
         finally:
             self.active = False
 
     @property
-    def so_far(self) -> SoFar:
+    def progress(self) -> RoundProgress:
         """The progress of the current call to clients; a round has one or a few."""
         spent, share = time.perf_counter() - self.asked_at, self._share()
         done = len(self.answered) + int(self._part_done() * len(self.at_work))
-        return SoFar(min(self.asked, done), self.asked, spent / share if share else None)
+        return RoundProgress(min(self.asked, done), self.asked, spent / share if share else None)
 
     def _share(self) -> float:
         """The share of the current call's work that is done, weighted: clients with few examples come first."""
@@ -200,13 +200,13 @@ class Beat:
         """
         return (self.descents + self.part) / max(self.expected, self.descents + (self.part > 0), 1)
 
-    def _ask(self, clients: int) -> None:
+    def _begin_call(self, clients: int) -> None:
         self.asked, self.asked_at = clients, time.perf_counter()
-        self.looked = self.asked_at
+        self.checked = self.asked_at
         self.answered, self.at_work = list[int](), list[int]()
         self.expected, self.descents, self.part = 0, 0, 0.0
 
-    def _begin(self, clients: Sequence[int]) -> None:
+    def _begin_clients(self, clients: Sequence[int]) -> None:
         self.answered += self.at_work
         self.expected, self.descents, self.part, self.at_work = self.descents, 0, 0.0, []
         self._check_time()
@@ -222,7 +222,7 @@ class Beat:
 
     def _check_time(self) -> None:
         now = time.perf_counter()
-        pace, self.looked = now - self.looked, now
+        pace, self.checked = now - self.checked, now
         if not self.active or len(self.answered) >= self.asked:
             return
         # If more than half of another step would lie beyond the limit, stopping now is closer to the limit.
@@ -231,9 +231,9 @@ class Beat:
             left = (now - self.asked_at) * (1 / share - 1) if share else late
             if left > GRACE:
                 raise TimeIsUp
-        if self.tell is not None and now - max(self.told, self.asked_at) > EVERY:
-            self.told = now
-            self.tell(self.so_far)
+        if self.report is not None and now - max(self.reported, self.asked_at) > EVERY:
+            self.reported = now
+            self.report(self.progress)
 
 
 def readable_time(seconds: float) -> str:

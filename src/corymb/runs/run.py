@@ -23,7 +23,7 @@ from corymb.core.objective import Examples, Objective, model_takes
 from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
-from corymb.engines.room import torch_quiet
+from corymb.engines.isolation import torch_quiet
 from corymb.evaluate import ByClient, clusters_in_use
 from corymb.keys import fold, root
 from corymb.objectives.linear_form import linear_form
@@ -63,7 +63,7 @@ class Run:
     config: dict[str, Any]
     seconds: float
     schema: DataSchema
-    """What the clients' data are like."""
+    """The schema of the clients' data."""
     objective: Objective | None = None
     """None after loading a run with your own model: pass the model to `Run.load`."""
     standard: Standard | None = None
@@ -295,11 +295,11 @@ class Run:
         sampled: Array = (drawn if self.standard is None else drawn * self.standard.scale + self.standard.mean).numpy()
         return sampled
 
-    def _model_of_points(self, wish: str) -> PointModel:
+    def _model_of_points(self, method: str) -> PointModel:
         self._objective()  # raises if the model is missing
         model: object = self.objective
         if not models_points(model):
-            wanted = f"{wish} is for runs that cluster examples (uifca, kfed, clustergan)"
+            wanted = f"{method} is for runs that cluster examples (uifca, kfed, clustergan)"
             raise InvalidInput(f"{wanted}, but the model of this run is {self.config['model']}.")
         return model
 
@@ -403,8 +403,8 @@ class Run:
         place = _integer(client, "client", "the name of a client, or its position")
         other = next((name for name in self.names if _reads_as(name, place)), None)
         known = 0 <= place < len(self.names)
-        called = "" if other is None else f" A number is a position; the name is text, client={other!r}."
-        require(known, f"There is no client {place}: the run has {len(self.names)}.{called}")
+        hint = "" if other is None else f" A number is a position; the name is text, client={other!r}."
+        require(known, f"There is no client {place}: the run has {len(self.names)}.{hint}")
         named = self.names[place]
         require(
             other is None or _reads_as(named, place),
@@ -432,15 +432,15 @@ class Run:
             return predictions(self._objective(), served, features)
 
     @cached_property
-    def _told_empty(self) -> set[int]:
-        """Clusters that the user was told about."""
+    def _warned_empty(self) -> set[int]:
+        """Empty clusters that the user was warned about."""
         return set()
 
     def _warn_if_empty(self, cluster: int) -> None:
-        """Warn once that no client is in a cluster, although others are in some: its model may be as it was drawn."""
+        """Warn once that no client is in a cluster while others have clients: its model may still be untrained."""
         empty = self.served == "assigned" and cluster not in self.sizes and self.clusters > 0
-        if empty and cluster not in self._told_empty:
-            self._told_empty.add(cluster)
+        if empty and cluster not in self._warned_empty:
+            self._warned_empty.add(cluster)
             log.warning("no client is in cluster %d: its model may not be trained (run.sizes has the others)", cluster)
 
     def _cluster_of(self, x: ArrayLike, y: ArrayLike) -> int:

@@ -24,7 +24,7 @@ from corymb.objectives.class_weight import smoothed, weighed
 from corymb.objectives.measures import chosen_metric, higher_is_better
 from corymb.objectives.whitening import can_whiten, whitening_root
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
-from corymb.runs.final import Ending, Fits, Hosts, model_fits, on_cpu, oracle_error, rehearse
+from corymb.runs.final import Ending, Fits, Hosts, estimate_ending, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
 from corymb.runs.folder.own_model import answers_of, bounds_of, ends_in_softmax, not_as_drawn
@@ -51,7 +51,7 @@ from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
 from corymb.runs.own.privacy import UNACCOUNTED, check_covered, is_private, spent_in
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
-from corymb.runs.progress import EVERY, Beat, SoFar
+from corymb.runs.progress import EVERY, RoundProgress, RoundTimer
 from corymb.runs.run import Run
 from corymb.runs.serving import remembers, served_at, served_by
 from corymb.runs.standardise import Standard, Standardised, describe_broad, describe_excluded, robust_standard
@@ -74,11 +74,11 @@ PROBABILITIES = (
     "the model's outputs are probabilities, but logits are expected: remove its last softmax, or it will hardly learn "
     "and its probabilities will be wrong"
 )
-DRAWN_ANEW = (
-    "the model is an object, so its parameters are drawn anew, but those of %s are not as torch draws them: to start "
-    "from them, give a function that returns the model (lambda: model)"
+REINITIALISED = (
+    "the model is an object, so its parameters are reinitialised, but those of %s are not as torch draws them: to "
+    "start from them, give a function that returns the model (lambda: model)"
 )
-STANDARDISED_ANEW = (
+RESTANDARDISED = (
     "features are standardised by these data: models of start= that were trained on other data know other units; "
     "run.refresh(data) keeps the original standardisation"
 )
@@ -104,7 +104,7 @@ class Session:
         own = self.learner.name not in MODELS
         self.answers = answers_of(self.learner.objective, self.schema) if own else []
         if layer := not_as_drawn(model):
-            log.warning(DRAWN_ANEW, layer)
+            log.warning(REINITIALISED, layer)
         if own and ends_in_softmax(self.learner.objective, self.schema):
             log.warning(PROBABILITIES)
         if smoothing := plan.settings.label_smoothing:
@@ -117,7 +117,7 @@ class Session:
         self.environment = environment(plan.settings.seed)
         if plan.run:
             self.environment["run"] = plan.run
-        self._told_of_memory = False
+        self._warned_of_memory = False
         with of_standardised(self.standard is not None):
             self.engine = plan.open(objective, None if store is None else store.journal, self.environment["run"])
             self.fed = plan.federate(self.engine)
@@ -131,7 +131,7 @@ class Session:
         self._evaluation: Evaluation | None = None  # of the last snapshot
         self._ending: Ending | None = None
         self._evaluating: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._stopper = Stopper()
         self._logged = AuditCursor(0, 0)
 
@@ -154,8 +154,8 @@ class Session:
             log.warning(BOUNDED[bounds])
         standard, excluded, broad = robust_standard(fed, self.schema.features, targets=targets and bounds != "one")
         standard = standard.uncentred() if bounds == "sign" else standard
-        called = self.schema.size, self.schema.feature_names
-        for line in (notes := [*describe_excluded(excluded, *called), *describe_broad(broad, *called)]):
+        features = self.schema.size, self.schema.feature_names
+        for line in (notes := [*describe_excluded(excluded, *features), *describe_broad(broad, *features)]):
             log.warning(line)
         self.schema = self.schema._replace(notes=(*self.schema.notes, *notes))
         if whitens(self.plan.algorithm) and can_whiten(self.learner.objective, self.schema.features):
@@ -205,10 +205,10 @@ class Session:
         return self.at
 
     def note_handover(self, start: Snapshot) -> None:
-        """Note that features have new units, unless those of `start` came from the same data, and what ε leaves out."""
-        anew = self.standard is not None and start.units != self._units(start)
+        """Note that features have new units, unless `start` is from the same data, and what ε does not cover."""
+        new_units = self.standard is not None and start.units != self._units(start)
         unaccounted = is_private(self.plan.algorithm) and not start.account
-        notes = [STANDARDISED_ANEW] * anew + [UNACCOUNTED] * unaccounted
+        notes = [RESTANDARDISED] * new_units + [UNACCOUNTED] * unaccounted
         for line in notes:
             log.warning(line)
         self.schema = self.schema._replace(notes=(*self.schema.notes, *notes))
@@ -231,13 +231,14 @@ class Session:
         """
         began, limit = time.perf_counter(), self.plan.max_seconds
         line = getattr(show, "show", show)
-        beat = Beat(limit or None, getattr(line, "within", None))  # a limit of 0 asks for one round, however slow
-        beat.watch(self.fed, self.engine)
-        self._evaluating = partial(self._told, beat, getattr(line, "evaluating", None))
+        # A limit of 0 asks for one round, however slow.
+        timer = RoundTimer(limit or None, getattr(line, "within", None))
+        timer.watch(self.fed, self.engine)
+        self._evaluating = partial(self._evaluation_progress, timer, getattr(line, "evaluating", None))
         try:
             with nullcontext() if self.store is None else self._stopper.listening():
-                for row in self._rounds(start, beat):
-                    if self._told_to_stop(row, show):
+                for row in self._rounds(start, timer):
+                    if self._stopped_by_callback(row, show):
                         self.stopped = "callback"
                         break
                     if self._diverged():
@@ -246,7 +247,7 @@ class Session:
                     if self._converged():
                         self.stopped = CONVERGED
                         break
-                    if limit is not None and self._out_of_time(limit, began, beat, evaluated=evaluated):
+                    if limit is not None and self._out_of_time(limit, began, timer, evaluated=evaluated):
                         self.stopped = "max_seconds"
                         break
                 else:
@@ -258,11 +259,11 @@ class Session:
             self.fed.rewind(self.at.clock)  # drop what the interrupted round left in client memory
         except TimeIsUp:
             if self.at is None:
-                so_far = beat.so_far
+                progress = timer.progress
                 raise InvalidInput(
-                    f"max_seconds={limit:g} expired in the first round, after {so_far.done} of {so_far.asked} clients; "
-                    f"{so_far.whole}give more time, or less work per round (--local.steps, --local.batch, "
-                    "--participants)."
+                    f"max_seconds={limit:g} expired in the first round, after {progress.done} of {progress.asked} "
+                    f"clients; {progress.estimate}give more time, or less work per round (--local.steps, "
+                    "--local.batch, --participants)."
                 ) from None
             self.stopped = "max_seconds"
             self.fed.rewind(self.at.clock)
@@ -271,26 +272,26 @@ class Session:
             raise
         self._save()
 
-    def _out_of_time(self, limit: float, began: float, beat: Beat, *, evaluated: bool) -> bool:
+    def _out_of_time(self, limit: float, began: float, timer: RoundTimer, *, evaluated: bool) -> bool:
         """Whether there is no time for another round and the evaluation.
 
         Remote rounds cannot be interrupted, so the next one is not started if, taking as long as this one, it would end
         farther from the limit than this one did. Estimating the cost of the evaluation takes messages there, so it is
         left to the second half of the time: many runs have ended by then.
         """
-        margin = 0.0 if beat.here else self.history[-1]["seconds"] / 2
+        margin = 0.0 if timer.in_process else self.history[-1]["seconds"] / 2
         spent = time.perf_counter() - began + margin
         more = len(of_this_plan(self.history)) < planned_rounds(self.plan.algorithm)
-        due = beat.here or (more and limit * TRIED_ELSEWHERE < spent < limit)
-        if evaluated and due and self._ending is None:
-            self._ending = self._rehearsed(limit, beat.elsewhere)
-        beat.limit = limit - self._seconds_to_end
-        return time.perf_counter() - began + margin > beat.limit
+        can_estimate = timer.in_process or (more and limit * TRIED_ELSEWHERE < spent < limit)
+        if evaluated and can_estimate and self._ending is None:
+            self._ending = self._estimated_ending(limit, timer.remote)
+        timer.limit = limit - self._seconds_to_end
+        return time.perf_counter() - began + margin > timer.limit
 
     def _budget_spent(self) -> bool:
         return self.at is not None and "privacy_budget" in self.at.notes
 
-    def _told_to_stop(self, row: Round, show: Progress) -> bool:
+    def _stopped_by_callback(self, row: Round, show: Progress) -> bool:
         """Pass a round to the user's callbacks. If one raises an error, a checkpoint is saved first."""
         try:
             show(row)
@@ -301,15 +302,15 @@ class Session:
             raise
         return False
 
-    def _rounds(self, start: Snapshot | None, beat: Beat) -> Iterator[Round]:
+    def _rounds(self, start: Snapshot | None, timer: RoundTimer) -> Iterator[Round]:
         settings, fed = self.plan.settings, self.fed
         before = Mark.of(fed.ledger, None if start is None else start.labels)
         last = time.perf_counter()
         identity = {"about": self.about, "units": self._units(start)}
-        for snapshot in beat.over(drive(self.plan.algorithm, fed, start, seed=settings.seed, **identity)):
+        for snapshot in timer.timed(drive(self.plan.algorithm, fed, start, seed=settings.seed, **identity)):
             after, now = Mark.of(fed.ledger, snapshot.labels), time.perf_counter()
             row = record(snapshot, before, after, now - last, getattr(fed.objective, "loss_unit", None))
-            row |= {"refreshed": True} if self._begins_anew() else {}
+            row |= {"refreshed": True} if self._starts_on_new_data() else {}
             self.history.append(row)
             self.at, self._evaluation = snapshot, None
             if settings.evaluate_every and snapshot.clock % settings.evaluate_every == 0:
@@ -321,24 +322,24 @@ class Session:
             before, last = after, time.perf_counter()
             yield row
 
-    def _begins_anew(self) -> bool:
+    def _starts_on_new_data(self) -> bool:
         """Whether the next round is the first on new data."""
         refreshed = self.plan.record.get("refreshed", ())
         return bool(refreshed and self.history) and self.history[-1]["clock"] == refreshed[-1]["clock"]
 
-    def _rehearsed(self, limit: float, elsewhere: Hosts | None) -> Ending:
+    def _estimated_ending(self, limit: float, remote: Hosts | None) -> Ending:
         """Estimate the cost of the final evaluation by measuring it on a few clients."""
         at = self.at
         assert at is not None
         self._trivial = (
             trivial_prediction(self.fed) if self._trivial is None else self._trivial
         )  # once, over all clients
-        enough = min(MOST_TRIED, PART_TRIED * limit)
+        long_enough = min(MOST_TRIED, PART_TRIED * limit)
 
         def score_at(fed: Federation) -> Tensor:
             return self._score(fed, at).losses
 
-        return rehearse(self.fed, at, score_at, fits=self._has_fits, enough=enough, elsewhere=elsewhere)
+        return estimate_ending(self.fed, at, score_at, fits=self._has_fits, long_enough=long_enough, remote=remote)
 
     @property
     def _seconds_to_end(self) -> float:
@@ -348,11 +349,11 @@ class Session:
         return self._ending.seconds(self.at.k, scored=self._evaluation is not None)
 
     @contextmanager
-    def _told(self, beat: Beat, tell: Callable[[SoFar], None] | None) -> Iterator[None]:
+    def _evaluation_progress(self, timer: RoundTimer, report: Callable[[RoundProgress], None] | None) -> Iterator[None]:
         """Report the progress of the evaluation, and first its estimated duration if that is long."""
-        if tell is not None and self._seconds_to_end > EVERY:
-            tell(SoFar(0, len(self.fed.names), self._seconds_to_end))
-        with beat.evaluating(tell):
+        if report is not None and self._seconds_to_end > EVERY:
+            report(RoundProgress(0, len(self.fed.names), self._seconds_to_end))
+        with timer.evaluating(report):
             yield
 
     def _score(self, fed: Federation, at: Snapshot) -> Evaluation:
@@ -374,9 +375,9 @@ class Session:
         """The metrics and each client's test score, computed once per snapshot."""
         if self._evaluation is None:
             self._evaluation = found = self._score(self.fed, at)
-            for name in sorted({*found.too_large} - self._said):
+            for name in sorted({*found.too_large} - self._warned):
                 log.warning("client %r is not scored: %s", name, OUT_OF_PROPORTION)
-            self._said |= {*found.too_large}
+            self._warned |= {*found.too_large}
         return self._evaluation
 
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:
@@ -400,9 +401,9 @@ class Session:
     def _watch_memory(self) -> None:
         """Warn once if clients write memory that the algorithm does not declare: `refresh` and nodes rely on it."""
         host, algorithm = getattr(self.engine, "host", None), self.plan.algorithm
-        silent = not self._told_of_memory and not getattr(algorithm, "keeps_memory", False)
+        silent = not self._warned_of_memory and not getattr(algorithm, "keeps_memory", False)
         if silent and host is not None and not host.memory.empty:
-            self._told_of_memory = True
+            self._warned_of_memory = True
             log.warning(
                 "%s writes client memory but does not declare it: set keeps_memory = True in the class, or restarts, "
                 "refresh and nodes that lost their memory continue without it",

@@ -270,7 +270,7 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
     """Compute the standardisation and the clients out of proportion; the rounds taken are added to the ledger."""
     kept = before = None
     broad: Excluded = {}
-    wild = Moments(torch.zeros(math.prod(features), dtype=torch.bool), torch.tensor(False))
+    extreme = Moments(torch.zeros(math.prod(features), dtype=torch.bool), torch.tensor(False))
     for repeat in range(1 + REPEATS):
         centre, unit, squares, weight, counted = _moments(fed, kept, before)
         before = unit
@@ -285,11 +285,11 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         if not any(bool(part.any()) for part in over):
             broad = _broad(replies.clients.names, replies.value.spread.cpu())
             far = replies.clients.put(torch.zeros(len(fed.names), dtype=torch.bool), replies.value.far.cpu())
-            if targets and (apart := _without_few(fed, far, kept or _everybody(fed, over), before)) is not None:
-                kept, centre, unit, squares = apart
-                wild = Moments(wild.x, torch.tensor(True))
+            if targets and (adjusted := _without_few(fed, far, kept or _everybody(fed, over), before)) is not None:
+                kept, centre, unit, squares = adjusted
+                extreme = Moments(extreme.x, torch.tensor(True))
             break
-        wild = Moments(wild.x | (answers.x > 1).any(0), wild.y | (answers.y > 1).any())
+        extreme = Moments(extreme.x | (answers.x > 1).any(0), extreme.y | (answers.y > 1).any())
         kept = kept or _everybody(fed, over)
         kept = replies.clients.put(
             kept, Moments(*(a & ~b for a, b in zip(replies.clients.pick(kept), over, strict=True)))
@@ -298,8 +298,8 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
     target_mean = centre.y.cpu()
     if not targets:
         target_mean, target_scale = torch.zeros(()), torch.ones(())
-    limit = torch.where(wild.x, BEYOND, FAR).to(scale)
-    target_limit = torch.where(wild.y, BEYOND, UNLIMITED)
+    limit = torch.where(extreme.x, BEYOND, FAR).to(scale)
+    target_limit = torch.where(extreme.y, BEYOND, UNLIMITED)
     rows = Standard(
         centre.x.cpu().reshape(features),
         scale.reshape(features),

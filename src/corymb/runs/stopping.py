@@ -14,7 +14,7 @@ class Stopper:
     """Turns Ctrl-C and SIGTERM into a `KeyboardInterrupt` that is held back while a round is being saved."""
 
     def __init__(self) -> None:
-        self._shielded, self._asked = False, False
+        self._shielded, self._requested = False, False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -39,10 +39,10 @@ class Stopper:
             yield
         finally:
             self._shielded = False
-        if self._asked:
+        if self._requested:
             raise KeyboardInterrupt
 
     def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
+        self._requested = True
         if not self._shielded:
             raise KeyboardInterrupt

@@ -135,5 +135,5 @@ class Wired:
             return part_to_bytes(part._replace(ids=part.ids + client, rejected=rejected))
         except Exception as error:  # the only client raised, or its reply cannot be sent: the server decides
             line = one_line(error)
-            nobody = torch.empty(0, dtype=torch.int64)
-            return part_to_bytes(Part(nobody, None, [(client, f"raised {line}")], error=line))
+            no_ids = torch.empty(0, dtype=torch.int64)
+            return part_to_bytes(Part(no_ids, None, [(client, f"raised {line}")], error=line))

@@ -14,7 +14,7 @@ import pytest
 
 from corymb.cli.app import main
 from corymb.cli.flower import up as flower_up
-from corymb.cli.flower.admission import check_files, refused
+from corymb.cli.flower.admission import check_files, connection_problem
 from corymb.cli.flower.folder import free_port, state_of
 from corymb.cli.flower.new import new
 from corymb.cli.flower.node import REFUSED, Admission
@@ -73,17 +73,17 @@ def superlink(tls=None, ahead=0.0):
 def test_a_superlink_that_refuses_a_node_is_recognised(files):
     ca, other = files / "mine" / "ca.pem", files / "other" / "ca.pem"
     with superlink(files / "mine") as there:
-        assert refused(there, ca) == ""
-        assert f"was not signed by {other} (--ca): take ca.pem" in refused(there, other)
-        assert "speaks TLS: give its certificate, --ca ca.pem" in refused(there, None)
+        assert connection_problem(there, ca) == ""
+        assert f"was not signed by {other} (--ca): take ca.pem" in connection_problem(there, other)
+        assert "speaks TLS: give its certificate, --ca ca.pem" in connection_problem(there, None)
         named = there.replace("127.0.0.1", "localhost")
-        assert refused(named, ca) == ""
+        assert connection_problem(named, ca) == ""
     with superlink() as there:
-        assert refused(there, None) == ""
-        assert "does not speak TLS: leave --ca and --key out" in refused(there, ca)
+        assert connection_problem(there, None) == ""
+        assert "does not speak TLS: leave --ca and --key out" in connection_problem(there, ca)
     nobody = f"127.0.0.1:{free_port()}"
-    assert refused(nobody, ca) is None
-    assert refused(nobody, None) is None
+    assert connection_problem(nobody, ca) is None
+    assert connection_problem(nobody, None) is None
 
 
 def test_a_certificate_is_for_one_address(files, tmp_path, monkeypatch):
@@ -91,7 +91,9 @@ def test_a_certificate_is_for_one_address(files, tmp_path, monkeypatch):
     with superlink(files / "mine") as there:
         monkeypatch.setattr("corymb.cli.flower.admission.split_address", lambda text: ("127.0.0.2", int(text[10:])))
         monkeypatch.setattr("socket.create_connection", _to_loopback(__import__("socket").create_connection))
-        assert "is not for that address: on its machine, set address in federation.toml" in refused(there, ca)
+        assert "is not for that address: on its machine, set address in federation.toml" in connection_problem(
+            there, ca
+        )
 
 
 def _to_loopback(connect):
@@ -104,7 +106,7 @@ def _to_loopback(connect):
 )
 def test_a_clock_that_flower_does_not_admit_is_reported(ahead, says):
     with superlink(ahead=ahead) as there:
-        problem = refused(there, None)
+        problem = connection_problem(there, None)
     assert says in problem
     assert bool(problem) == bool(says)
 
@@ -113,11 +115,11 @@ def test_files_are_checked_before_anything_is_started(files, tmp_path, capsys):
     key, ca = files / "mine" / "key", files / "mine" / "ca.pem"
     check_files(ca, key)
     (tmp_path / "text").write_text("hello")
-    wrong = {"text": "holds no private key in OpenSSH's format"}
+    wrong = {"text": "is not a private key in OpenSSH's format"}
     if shutil.which("ssh-keygen"):
         for name, kind, word in (("rsa", "rsa", ""), ("locked", "ecdsa", "secret")):
             subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", word, "-f", tmp_path / name], check=True)
-        wrong |= {"rsa": "is no key of an elliptic curve", "locked": "has a passphrase"}
+        wrong |= {"rsa": "is not an elliptic-curve key", "locked": "has a passphrase"}
     for name, says in wrong.items():
         with pytest.raises(InvalidInput, match=says):
             check_files(ca, tmp_path / name)

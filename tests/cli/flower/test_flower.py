@@ -78,7 +78,7 @@ def test_a_node_of_the_scaffold_holds_its_clients(made, monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", ["1fed", "class", "corymb"])
 def test_a_name_that_is_no_package_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidInput, match="no name for a package"):
+    with pytest.raises(InvalidInput, match="not a valid name for a package"):
         new(name)
 
 

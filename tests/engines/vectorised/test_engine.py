@@ -127,7 +127,7 @@ def test_a_small_job_is_not_measured_first():
 
 
 def test_need_is_measured_on_some_examples_of_a_client(monkeypatch):
-    monkeypatch.setattr("corymb.engines.vectorised.engine.ENOUGH", 30)
+    monkeypatch.setattr("corymb.engines.vectorised.engine.MAX_TRIAL", 30)
     seen = []
     engine = noting(seen)
     for batch, examples in ((None, None), (10, 10), (40, 40)):
@@ -158,12 +158,12 @@ def test_need_is_measured_on_fewer_examples_if_they_take_long():
 def test_a_timeout_while_measuring_the_need_ends_the_call():
     engine = VectorisedEngine(OBJECTIVE, regression([500, 600]), DOUBLE, memory=2**14)
     begun = []
-    engine.host.begun = begun.append
+    engine.host.on_begin = begun.append
 
     def tell(part):
         raise TimeIsUp
 
-    engine.kernels.watch.tell = tell
+    engine.kernels.watch.report = tell
     with pytest.raises(TimeIsUp):
         Federation(engine).clients.map(train, MODEL, how=Descent(lr=0.01, steps=3))
     assert begun == []

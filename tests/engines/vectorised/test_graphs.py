@@ -9,11 +9,11 @@ from torch import nn
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised import graphs
-from corymb.engines.vectorised.graphs import WORTH
-from corymb.engines.vectorised.kernels import LONG, Kernels, _gradients
+from corymb.engines.vectorised.graphs import MIN_STEPS
+from corymb.engines.vectorised.kernels import LONG_DESCENT, Kernels, _gradients
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import watch
-from corymb.engines.vectorised.ways import by_streams
+from corymb.engines.vectorised.variants import by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.models import Network, cnn
@@ -32,12 +32,12 @@ def on_gpu(objective) -> Kernels:
 
 
 HOWS = {
-    "plain": Descent(lr=0.1, steps=WORTH),
-    "batches": Descent(lr=0.1, steps=WORTH, batch=2),
-    "momentum": Descent(lr=0.05, steps=WORTH, batch=2, momentum=0.9, weight_decay=0.01),
-    "adam": Descent(lr=0.01, steps=WORTH, optimiser="adam", clip_gradient=0.1),
-    "safe": Descent(lr=0.5, steps=WORTH, safe=True, proximal=0.1),
-    "epochs": Descent(lr=0.1, epochs=WORTH, batch=2, momentum=0.5),
+    "plain": Descent(lr=0.1, steps=MIN_STEPS),
+    "batches": Descent(lr=0.1, steps=MIN_STEPS, batch=2),
+    "momentum": Descent(lr=0.05, steps=MIN_STEPS, batch=2, momentum=0.9, weight_decay=0.01),
+    "adam": Descent(lr=0.01, steps=MIN_STEPS, optimiser="adam", clip_gradient=0.1),
+    "safe": Descent(lr=0.5, steps=MIN_STEPS, safe=True, proximal=0.1),
+    "epochs": Descent(lr=0.1, epochs=MIN_STEPS, batch=2, momentum=0.5),
 }
 
 
@@ -61,7 +61,7 @@ def test_captured_descents_are_those_of_the_plain_kernel(name):
 
 @pytest.mark.parametrize("how", [{"momentum": 0.9, "batch": 2}, {"optimiser": "adam"}, {"proximal": 0.1}])
 def test_a_long_descent_is_captured_midway(how):
-    how = Descent(lr=0.05, steps=LONG + WORTH, **how)
+    how = Descent(lr=0.05, steps=LONG_DESCENT + MIN_STEPS, **how)
     objective = Classification(Network(lambda: small(nn.Tanh())), 3)
     plain, kernels = on_gpu(objective), on_gpu(objective)
     object.__setattr__(plain, "device", "cpu")
@@ -70,12 +70,12 @@ def test_a_long_descent_is_captured_midway(how):
     got, loss = kernels.descend(objective, params, on, key, how)
     assert torch.allclose(loss, want_loss, rtol=1e-6)
     assert all(torch.allclose(got[part], want[part], rtol=1e-3, atol=1e-5) for part in want)
-    assert [seen.steps for seen in kernels.graphs.seen.values()] == [WORTH]  # the others were played
+    assert [seen.steps for seen in kernels.graphs.seen.values()] == [MIN_STEPS]  # the others were played
 
 
 def test_a_step_size_that_changes_every_round_needs_no_other_capture():
     objective = Classification(Network(lambda: small(nn.Tanh())), 3)
-    kernels, how = on_gpu(objective), Descent(lr=0.1, steps=WORTH, decay=0.5)
+    kernels, how = on_gpu(objective), Descent(lr=0.1, steps=MIN_STEPS, decay=0.5)
     params, on, key = job(objective, 0)
     ends = [kernels.descend(objective, params, on, key, how.at(t))[0] for t in range(4)]
     assert [seen.player is not None for seen in kernels.graphs.seen.values()] == [True]
@@ -87,7 +87,7 @@ def test_a_step_size_that_changes_every_round_needs_no_other_capture():
 def test_the_first_of_too_many_graphs_stay_until_they_are_stale(monkeypatch):
     monkeypatch.setattr(graphs, "MOST", 2)
     monkeypatch.setattr(graphs, "STALE", 6)
-    objective, how = Classification(Network(lambda: small(nn.Tanh())), 3), Descent(lr=0.1, steps=WORTH)
+    objective, how = Classification(Network(lambda: small(nn.Tanh())), 3), Descent(lr=0.1, steps=MIN_STEPS)
     kernels, (params, on, key) = on_gpu(objective), job(objective, 0)
 
     def descend(rows: int) -> None:

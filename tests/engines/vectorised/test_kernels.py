@@ -29,7 +29,7 @@ def train(client: Client, model, *, how):
 def told(kernel, fn, *args, **options):
     """The progress reported during a call to two clients, with six and eight examples."""
     engine, parts = VectorisedEngine(OBJECTIVE, classification([6, 8]), DOUBLE, kernel=kernel), []
-    engine.kernels.watch.tell = parts.append
+    engine.kernels.watch.report = parts.append
     Federation(engine).clients.map(fn, *args, **options)
     return parts
 
@@ -87,10 +87,10 @@ def test_a_few_clients_at_a_time_descend_as_all_at_once(how, own, monkeypatch):
     on = on._replace(x=on.x.double(), weight=on.weight.double())
     kernels = Kernels(watch(objective, take(params, 0), take(take(on, 0), slice(0, 1))), "cpu", 1, only="fused")
     want, want_loss = kernels.descend(objective, params, on, key, how)
-    monkeypatch.setattr(module, "CACHED", 2 * kernels.traits.parameter_bytes)
+    monkeypatch.setattr(module, "CACHE_BYTES", 2 * kernels.traits.parameter_bytes)
     given = {name: value.clone() for name, value in params.items()}
     parts = list[float]()
-    kernels.watch.tell = parts.append
+    kernels.watch.report = parts.append
     got, loss = kernels.descend(objective, given, on, key, how, own=own)
     assert farthest(got, want) < 1e-12
     assert farthest(loss, want_loss) < 1e-12

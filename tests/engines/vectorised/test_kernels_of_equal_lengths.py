@@ -109,7 +109,7 @@ def test_a_client_with_an_example_of_weight_0_runs_by_itself(monkeypatch):
 def test_progress_never_falls_back():
     kernels, objective, params, on, key = job(Centred)
     told = []
-    kernels.watch.tell = told.append
+    kernels.watch.report = told.append
     kernels.descend(objective, params, on, key, HOWS["all"])
     steps = [part for part in told if part > 0]
     assert steps == sorted(steps)

@@ -37,9 +37,9 @@ def several_threads(objective, monkeypatch, threads: int, kernel: str = "fused")
     """
     params, on, _ = job(objective, 0, clients=CLIENTS)
     traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
-    monkeypatch.setattr(module, "CACHED", 2 * traits.parameter_bytes)
+    monkeypatch.setattr(module, "CACHE_BYTES", 2 * traits.parameter_bytes)
     monkeypatch.setattr(module, "WIDE", 1)
-    monkeypatch.setattr("corymb.engines.vectorised.threads.HANDING_OVER", 1e-9)
+    monkeypatch.setattr("corymb.engines.vectorised.threads.GIL_SECONDS", 1e-9)
     if kernel == "layers":
         return Kernels(traits._replace(convolutional=True), "cpu", threads, replays=True)
     return Kernels(traits, "cpu", threads, only=kernel, replays=True)
@@ -75,7 +75,7 @@ def test_clients_on_several_threads_have_the_bits_of_one_thread(kernel, how, thr
         with one_thread():
             want, want_loss = single.descend(objective, params, on, key, how)
         given, parts = {name: value.clone() for name, value in params.items()}, list[float]()
-        several.watch.tell = parts.append
+        several.watch.report = parts.append
         got, loss = several.descend(objective, given, on, key, how, own=own)
         assert all(torch.equal(got[name], want[name]) for name in want)
         assert torch.equal(loss, want_loss)
@@ -125,7 +125,7 @@ def test_steps_that_cannot_be_replayed_stay_on_the_calling_thread(kernel, monkey
 def test_short_operations_stay_on_the_calling_thread(kernel, monkeypatch, on_threads):
     objective = objective_of()
     kernels = several_threads(objective, monkeypatch, 2, kernel)
-    monkeypatch.setattr("corymb.engines.vectorised.threads.HANDING_OVER", 1.0)
+    monkeypatch.setattr("corymb.engines.vectorised.threads.GIL_SECONDS", 1.0)
     for seed in range(5):
         kernels.descend(objective, *job(objective, seed, clients=CLIENTS), HOW)
     assert on_threads == {threading.current_thread()}
@@ -155,11 +155,11 @@ def test_a_run_that_is_stopped_leaves_no_thread_at_work(kernel, monkeypatch):
         if part > 0.1:
             raise TimeoutError
 
-    kernels.watch.tell = stop
+    kernels.watch.report = stop
     with pytest.raises(TimeoutError):
         kernels.descend(objective, *given, HOW)
     assert torch.get_num_threads() == before
-    kernels.watch.tell = lambda part: None
+    kernels.watch.report = lambda part: None
     got, _ = kernels.descend(objective, *given, HOW)
     assert farthest(got, want) == 0
 

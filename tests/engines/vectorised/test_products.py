@@ -17,7 +17,7 @@ def called(monkeypatch):
     shapes, whole = [], products._by_onednn
     monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(products, "_by_onednn", lambda x, *more: shapes.append(tuple(x.shape)) or whole(x, *more))
-    monkeypatch.setattr(products, "WORTH", 2 * 8 * 5 * 6)
+    monkeypatch.setattr(products, "MIN_FLOPS", 2 * 8 * 5 * 6)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield shapes

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from corymb.core.objective import Examples
-from corymb.engines.vectorised.graphs import WORTH
+from corymb.engines.vectorised.graphs import MIN_STEPS
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.span import Span, pays
 from corymb.engines.vectorised.traits import Entry, watch
@@ -99,7 +99,7 @@ def test_a_client_has_the_same_numbers_whatever_the_stack():
 
 
 def test_captured_steps_use_the_span_too(taken):
-    objective, how = Classification(Network(mlp(D, [WIDE], CLASSES)), CLASSES), replace(PLAIN, steps=WORTH)
+    objective, how = Classification(Network(mlp(D, [WIDE], CLASSES)), CLASSES), replace(PLAIN, steps=MIN_STEPS)
     params, on, key = job(objective, dtype=torch.float32)
     kernels, plain = (kernels_for(objective, on, device) for device in ("cuda", "cpu"))
     for _ in range(2):  # the second one is captured; there is no GPU: the work itself

@@ -23,7 +23,7 @@ def played(tapes: Tapes) -> list[bool]:
 class Unplayed(Kernels):
     """Every step as it is written."""
 
-    _plays = False
+    _replays_steps = False
 
 
 def kernels_for(objective, name: str, kind: type[Kernels] = Kernels) -> Kernels:

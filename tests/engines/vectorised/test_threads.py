@@ -1,4 +1,4 @@
-"""Pieces of work on several threads: all of them are done, or the first error ends them."""
+"""Jobs on several threads: all of them are done, or the first error ends them."""
 
 import os
 import threading
@@ -7,37 +7,37 @@ import time
 import pytest
 import torch
 
-from corymb.engines.vectorised.threads import HANDING_OVER, even_slices, one_thread, share, worthwhile_threads
+from corymb.engines.vectorised.threads import GIL_SECONDS, even_slices, one_thread, run_jobs, worthwhile_threads
 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 100])
-@pytest.mark.parametrize("most", [1, 3, 13, 200])
+@pytest.mark.parametrize("longest", [1, 3, 13, 200])
 @pytest.mark.parametrize("multiple", [1, 2, 3])
-def test_slices_cover_everything_once_in_like_sizes(total, most, multiple):
-    slices = even_slices(total, most, multiple)
+def test_slices_cover_everything_once_in_like_sizes(total, longest, multiple):
+    slices = even_slices(total, longest, multiple)
     assert [i for some in slices for i in range(total)[some]] == list(range(total))
     sizes = [some.stop - some.start for some in slices]
-    assert 1 <= min(sizes) <= max(sizes) <= min(most, min(sizes) + 1)
+    assert 1 <= min(sizes) <= max(sizes) <= min(longest, min(sizes) + 1)
     assert len(slices) % multiple == 0 or len(slices) == total
 
 
 @pytest.mark.parametrize(("operations", "threads"), [(0.0, 1), (0.5, 1), (1.9, 1), (2.1, 2), (7.5, 7), (100, 16)])
 def test_longer_operations_pay_for_more_threads(operations, threads):
-    assert worthwhile_threads(operations * HANDING_OVER, 16) == threads
+    assert worthwhile_threads(operations * GIL_SECONDS, 16) == threads
 
 
 @pytest.mark.parametrize("threads", [2, 4])
-def test_every_piece_is_done_once(threads):
+def test_every_job_is_done_once(threads):
     done, who, before = list[int](), set[str](), torch.get_num_threads()
 
-    def do(piece, *_):
+    def do(job, *_):
         time.sleep(0.002)
-        done.append(piece.start)
+        done.append(job.start)
         who.add(threading.current_thread().name)
         assert torch.get_num_threads() == 1
 
     with one_thread():
-        share(even_slices(40, 1), do, do, threads)
+        run_jobs(even_slices(40, 1), do, do, threads)
     assert sorted(done) == list(range(40))
     assert len(who) > 1
     assert torch.get_num_threads() == before
@@ -46,40 +46,40 @@ def test_every_piece_is_done_once(threads):
 def test_modes_of_torch_hold_on_other_threads():
     modes = list[tuple[bool, bool]]()
 
-    def note(piece, *_):
+    def note(job, *_):
         time.sleep(0.002)
         modes.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
 
     with one_thread(), torch.no_grad():
-        share(even_slices(8, 1), note, note, 2)
+        run_jobs(even_slices(8, 1), note, note, 2)
     with one_thread(), torch.inference_mode():
-        share(even_slices(8, 1), note, note, 2)
+        run_jobs(even_slices(8, 1), note, note, 2)
     assert modes == 8 * [(False, False)] + 8 * [(False, True)]
 
 
 def test_an_error_on_another_thread_is_raised_and_ends_the_rest():
     done = list[int]()
 
-    def here(piece):
+    def on_caller(job):
         time.sleep(0.005)
-        done.append(piece.start)
+        done.append(job.start)
 
-    def elsewhere(piece, check):
-        raise ValueError("elsewhere")
+    def on_worker(job, check):
+        raise ValueError("on a worker")
 
-    with one_thread(), pytest.raises(ValueError, match="elsewhere"):
-        share(even_slices(1000, 1), here, elsewhere, 2)
+    with one_thread(), pytest.raises(ValueError, match="on a worker"):
+        run_jobs(even_slices(1000, 1), on_caller, on_worker, 2)
     assert len(done) < 10
 
 
-def test_an_error_here_cancels_pieces_on_other_threads():
+def test_an_error_on_the_caller_cancels_jobs_on_other_threads():
     cancelled, begun = list[bool](), threading.Event()
 
-    def here(piece):
+    def on_caller(job):
         begun.wait(10)
         raise TimeoutError
 
-    def elsewhere(piece, check):
+    def on_worker(job, check):
         begun.set()
         try:
             for _ in range(1000):
@@ -90,7 +90,7 @@ def test_an_error_here_cancels_pieces_on_other_threads():
             raise
 
     with one_thread(), pytest.raises(TimeoutError):
-        share(even_slices(4, 1), here, elsewhere, 2)
+        run_jobs(even_slices(4, 1), on_caller, on_worker, 2)
     assert cancelled == [True]
 
 
@@ -98,7 +98,7 @@ def test_an_error_here_cancels_pieces_on_other_threads():
 def test_a_forked_process_has_threads_of_its_own():
     def work() -> None:
         with one_thread():
-            share(even_slices(4, 1), lambda piece: time.sleep(0.002), lambda piece, check: time.sleep(0.002), 2)
+            run_jobs(even_slices(4, 1), lambda job: time.sleep(0.002), lambda job, check: time.sleep(0.002), 2)
 
     work()
     child = os.fork()

@@ -94,8 +94,8 @@ def test_several_seeds_are_several_splits_of_the_same_data():
 def test_on_a_table_clusters_are_trained_on_for_no_more_rounds_than_are_given():
     data, few = as_dataset(small.prices(), seed=0), {"rounds": 2}
     assert trials.configured(trials.SR_FCA, data, few).finish.rounds == 2
-    assert trials.planned(data, few)[trials.SR_FCA] == 2 + 2 + trials.AROUND
-    assert trials.planned(DATA["clusters"](), few)[trials.SR_FCA] == 2 + trials.AROUND  # no table: not trained on
+    assert trials.planned(data, few)[trials.SR_FCA] == 2 + 2 + trials.EXTRA_ROUNDS
+    assert trials.planned(DATA["clusters"](), few)[trials.SR_FCA] == 2 + trials.EXTRA_ROUNDS  # no table: not trained on
 
 
 def test_data_that_cannot_be_split_are_refused():

@@ -200,9 +200,9 @@ def test_redrawing_a_trained_object_is_reported(caplog):
     corymb.fit(corymb.FedAvg(rounds=1), data, lambda: trained(2.0))
     frozen = nn.Sequential(trained(2.0).requires_grad_(False), nn.Linear(2, 2))
     corymb.fit(corymb.FedAvg(rounds=1), data, frozen)
-    assert "drawn anew" not in caplog.text
+    assert "reinitialised" not in caplog.text
     corymb.fit(corymb.FedAvg(rounds=1), data, nn.Sequential(nn.Linear(2, 2), nn.ReLU(), trained(2.0)))
-    assert "drawn anew, but those of layer '2' are not as torch draws them" in caplog.text
+    assert "reinitialised, but those of layer '2' are not as torch draws them" in caplog.text
     assert "lambda: model" in caplog.text
 
 

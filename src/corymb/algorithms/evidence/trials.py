@@ -242,7 +242,7 @@ def judge(at: Snapshot, trials: Trials, reported: LossReports, *, last: bool, on
     alive = _alive(reported, [pair for pair, verdict in zip(trials.pairs, verdicts, strict=True) if verdict == "merge"])
     if only is not None:
         alive[~torch.isin(torch.arange(reported.k), only)] = True
-    became = torch.full((reported.k,), -1)
+    new_number = torch.full((reported.k,), -1)
     columns: list[int] = []
     for cluster in range(reported.k):
         if not alive[cluster]:
@@ -250,27 +250,27 @@ def judge(at: Snapshot, trials: Trials, reported: LossReports, *, last: bool, on
         place, other = _partner(trials.pairs, cluster)
         merging = place >= 0 and verdicts[place] == "merge" and bool(alive[other])
         if merging and other < cluster:
-            became[cluster] = became[other]
+            new_number[cluster] = new_number[other]
             continue
-        became[cluster] = len(columns)
+        new_number[cluster] = len(columns)
         columns.append(reported.k + place if merging else cluster)
     models = concat([at.models, trials.mergers]) if trials.pairs else at.models
     tried = [
-        (place, Pair(int(became[pair.a]), int(became[pair.b]), pair.tried + 1))
+        (place, Pair(int(new_number[pair.a]), int(new_number[pair.b]), pair.tried + 1))
         for place, pair in enumerate(trials.pairs)
         if verdicts[place] == "again" and alive[pair.a] and alive[pair.b]
     ]
-    apart = _known_apart(trials, verdicts, became, columns, reported.k)
+    apart = _known_apart(trials, verdicts, new_number, columns, reported.k)
     mergers = take(trials.mergers, torch.tensor([place for place, _ in tried], dtype=torch.int64)) if tried else {}
     trials = replace(trials, pairs=tuple(pair for _, pair in tried), mergers=mergers, apart=apart)
     at = replace(
         at,
         models=take(models, torch.tensor(columns)),
-        labels=torch.where(at.labels < 0, -1, became[at.labels]),
+        labels=torch.where(at.labels < 0, -1, new_number[at.labels]),
         notes={**at.notes, "clusters": len(columns)},
     )
     merged = sum(verdict == "merge" for verdict in verdicts)
-    return Decision(at, trials, _renumbered(reported, became, columns), merged)
+    return Decision(at, trials, _renumbered(reported, new_number, columns), merged)
 
 
 def _verdict(reported: LossReports, merger: int, pair: Pair, *, last: bool) -> tuple[str, Difference, Difference]:
@@ -316,23 +316,25 @@ def _alive(reported: LossReports, merging: list[Pair]) -> Tensor:
     return alive if alive.any() else sizes == sizes.max()
 
 
-def _known_apart(trials: Trials, verdicts: list[str], became: Tensor, columns: list[int], k: int) -> Tensor:
+def _known_apart(trials: Trials, verdicts: list[str], new_number: Tensor, columns: list[int], k: int) -> Tensor:
     """Which pairs are known to be apart, among clusters that stay unchanged; in the new numbering."""
     known = trials.apart.clone() if trials.apart.shape == (k, k) else torch.zeros(k, k, dtype=torch.bool)
     for verdict, pair in zip(verdicts, trials.pairs, strict=True):
         if verdict == "apart":
             known[pair.a, pair.b] = known[pair.b, pair.a] = True
     new = torch.zeros(len(columns), len(columns), dtype=torch.bool)
-    same = [cluster for cluster in range(k) if became[cluster] >= 0 and columns[int(became[cluster])] == cluster]
+    same = [
+        cluster for cluster in range(k) if new_number[cluster] >= 0 and columns[int(new_number[cluster])] == cluster
+    ]
     for a in same:
-        new[became[a], became[same]] = known[a, same]
+        new[new_number[a], new_number[same]] = known[a, same]
     return new
 
 
-def _renumbered(reported: LossReports, became: Tensor, columns: list[int]) -> LossReports:
+def _renumbered(reported: LossReports, new_number: Tensor, columns: list[int]) -> LossReports:
     keep = torch.tensor([*columns, reported.held.mean.shape[1] - 1])
     held, plain = (Compared(c.mean[:, keep], c.spread[:, keep][:, :, keep]) for c in (reported.held, reported.plain))
-    label = became[reported.label]
+    label = new_number[reported.label]
     nearest = held.mean[:, : len(columns)].argmin(1)  # for clients whose cluster was dissolved
     return LossReports(torch.where(label < 0, nearest, label), held, plain, reported.number, len(columns))
 

@@ -176,8 +176,8 @@ def _compared(values: Tensor, weight: Tensor) -> Compared:
     portion = weight / number.clamp_min(1)
     values = torch.where(weight > 0, values, 0)
     mean = values @ portion
-    apart = values - mean.unsqueeze(-1)
-    return Compared(mean, (apart * portion) @ apart.mT * (number / (number - 1).clamp_min(1)))
+    deviations = values - mean.unsqueeze(-1)
+    return Compared(mean, (deviations * portion) @ deviations.mT * (number / (number - 1).clamp_min(1)))
 
 
 def _row(model: Params) -> Params:

@@ -31,7 +31,7 @@ COPIES = 3
 """Matrices of all pairs that are in memory at the same time."""
 LONGEST = 3600.0
 """Seconds above which a comparison is refused unless asked for."""
-WORTH_SAYING = 60.0
+LOGGED_FROM = 60.0
 """Seconds from which the cost is logged."""
 MEMORY = 0.8
 """The fraction of the machine's memory that may be used."""
@@ -101,7 +101,7 @@ def _operations(fed: Federation, model: Params) -> int:
 
 def warn_or_refuse(cost: Cost, what: str, *, asked: bool) -> None:
     """Log the cost of a large comparison; refuse one that takes over an hour or too much memory, unless `asked` for."""
-    if cost.seconds < WORTH_SAYING and cost.bytes < MEMORY * _memory() / 8:
+    if cost.seconds < LOGGED_FROM and cost.bytes < MEMORY * _memory() / 8:
         return
     too_much = cost.seconds > LONGEST or cost.bytes > MEMORY * _memory()
     require(

@@ -18,14 +18,14 @@ class Merged(NamedTuple):
 
     labels: Tensor  # n
     models: Params  # a row for each cluster
-    became: Tensor  # k: the new cluster that each old one is part of; -1 for one that was dissolved
+    new_cluster: Tensor  # k: the new cluster that each old one is part of; -1 for one that was dissolved
     dissolved: int
 
 
 def recluster(measure: Measure, known: Tensor, fit: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Algorithm 2: the nearest cluster of every client (ties: the lowest number), and the distances to all: n k."""
-    apart = measure.to_clusters(known, fit, labels)
-    return apart.argmin(1), apart
+    distances = measure.to_clusters(known, fit, labels)
+    return distances.argmin(1), distances
 
 
 def merge(
@@ -33,7 +33,7 @@ def merge(
     models: Params,
     fit: Tensor,
     labels: Tensor,
-    apart: Tensor,
+    distances: Tensor,
     group: Callable[[Tensor], Tensor],
     least: int,
     silent: Tensor,
@@ -45,16 +45,16 @@ def merge(
     unchanged.
     """
     used = labels.unique()
-    unheard = silent[~torch.isin(silent, used)].unique()
+    silent_clusters = silent[~torch.isin(silent, used)].unique()
     joined = group(measure.between_clusters(fit, labels, models)[used][:, used])
     groups = int(joined.max()) + 1
-    mean = concat([group_mean(take(models, used), joined, take(models, used[:groups])), take(models, unheard)])
-    number = groups + len(unheard)
-    became = torch.full((count(models),), -1).index_copy(0, used, joined)
-    became = became.index_copy(0, unheard, torch.arange(groups, number))
-    sizes = became[torch.cat([labels, silent])].bincount(minlength=number)
+    mean = concat([group_mean(take(models, used), joined, take(models, used[:groups])), take(models, silent_clusters)])
+    number = groups + len(silent_clusters)
+    new_cluster = torch.full((count(models),), -1).index_copy(0, used, joined)
+    new_cluster = new_cluster.index_copy(0, silent_clusters, torch.arange(groups, number))
+    sizes = new_cluster[torch.cat([labels, silent])].bincount(minlength=number)
     stays = (sizes >= least) | (torch.arange(number) == sizes.argmax())  # one cluster must remain
-    became = torch.where((became >= 0) & stays[became], (stays.cumsum(0) - 1)[became], -1)
-    nearest = torch.where(became >= 0, apart, torch.inf).argmin(1)
-    labels = torch.where(became[labels] >= 0, labels, nearest)
-    return Merged(became[labels], take(mean, stays), became, int((~stays).sum()))
+    new_cluster = torch.where((new_cluster >= 0) & stays[new_cluster], (stays.cumsum(0) - 1)[new_cluster], -1)
+    nearest = torch.where(new_cluster >= 0, distances, torch.inf).argmin(1)
+    labels = torch.where(new_cluster[labels] >= 0, labels, nearest)
+    return Merged(new_cluster[labels], take(mean, stays), new_cluster, int((~stays).sum()))

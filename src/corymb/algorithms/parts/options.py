@@ -67,7 +67,7 @@ def start_of(ifca: IFCA) -> Algorithm | None:
     return ByLossVectors(k=ifca.k, work=work, participants=ifca.participants)
 
 
-def asked(ifca: IFCA, fed: Federation, at: Snapshot, t: int) -> tuple[Cohort, bool]:
+def participants_of(ifca: IFCA, fed: Federation, at: Snapshot, t: int) -> tuple[Cohort, bool]:
     """The participants of round t, and whether each is sent only the model of its own cluster."""
     if (groups := repair.regrouped(fed, at, ifca.participants)) is not None:
         return groups, True

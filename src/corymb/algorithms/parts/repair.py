@@ -203,8 +203,8 @@ def followed(labels: Tensor, favourites: Tensor) -> Tensor:
     tensor([-1, -1,  0, -1])
     """
     copies = favourites[None] == torch.arange(len(favourites))[:, None]  # old new
-    became = torch.where(copies.sum(1) == 1, copies.long().argmax(1), -1)
-    return torch.where(labels < 0, -1, became[labels])
+    new_label = torch.where(copies.sum(1) == 1, copies.long().argmax(1), -1)
+    return torch.where(labels < 0, -1, new_label[labels])
 
 
 def movers(labels: Tensor, groups: Tensor) -> Tensor:

@@ -188,7 +188,7 @@ def private_rounds(
         key = plan.key(at, fed)
         work = Work(local=algorithm.local.at(t), averaging=averaging)
         clients = fed.clients.drawn(plan.release.rate, fold(key, "who"))
-        sums, labels = _asked(plan, clients, at, work, key, shared)
+        sums, labels = _sums_of_drawn(plan, clients, at, work, key, shared)
         found = plan.released(sums, fold(key, "noise"))
         if averaging == "gradients":
             assert step is not None
@@ -229,7 +229,7 @@ def moved_privately(
     return add(models, mean, alpha=step), plan.notes(fed, done + 1, last=True), plan.account(done + 1)
 
 
-def _asked(
+def _sums_of_drawn(
     plan: PrivatePlan, clients: Cohort, at: Snapshot, work: Work, key: Key, shared: tuple[str, ...]
 ) -> tuple[Sums[tuple[()]], tuple[Cohort, Tensor | None] | None]:
     """The sums of the clients drawn, and their labels; None if labels are private, or nobody was drawn."""

@@ -52,7 +52,7 @@ def describe(data: FederatedDataset) -> None:
     for name, value in facts_of(data).items():
         facts.add_row(name, value)
     console.print(facts)
-    for name, share in commonest(labels_of(data)).items():
+    for name, share in most_frequent(labels_of(data)).items():
         console.print(f"{name[:16]:>16} {share:6.1%} {'█' * round(share * BARS)}", markup=False, highlight=False)
     for strip in strips_of(data):
         console.print(drawn(strip, console.width, colour=console.is_terminal and not console.no_color))
@@ -106,7 +106,7 @@ def labels_of(data: FederatedDataset) -> dict[str, float]:
     return {f"{readable(edge)} ..": share for edge, share in zip(edges, (counts / len(y)).tolist(), strict=False)}
 
 
-def commonest(shares: dict[str, float]) -> dict[str, float]:
+def most_frequent(shares: dict[str, float]) -> dict[str, float]:
     """Shares by class; if there are many classes, those of the most frequent and of all others together."""
     if len(shares) <= MOST_LABELS:
         return shares

@@ -53,18 +53,20 @@ def _check_key(key: Path) -> None:
     data = key.read_bytes()
     make = f'ssh-keygen -t ecdsa -b 384 -N "" -f {key.stem}'
     public = data.startswith((b"ecdsa-", b"ssh-"))
-    require(not public, f"{key} is a public key (--key): give the private one, which lies beside it.")
+    require(not public, f"{key} is a public key (--key): give the private one, which is next to it.")
     try:
         found = load_ssh_private_key(data, None)
     except TypeError:  # raised if the key needs a passphrase
-        raise InvalidInput(f"{key} has a passphrase (--key), and nobody types it: make one without, {make}.") from None
+        raise InvalidInput(
+            f"{key} has a passphrase (--key), which nobody could enter: {make} makes one without."
+        ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise InvalidInput(f"{key} holds no private key in OpenSSH's format (--key): {make} makes one.") from None
+        raise InvalidInput(f"{key} is not a private key in OpenSSH's format (--key): {make} makes one.") from None
     good = isinstance(found, EllipticCurvePrivateKey)
-    require(good, f"{key} is no key of an elliptic curve (--key), and Flower takes no other: {make} makes one.")
+    require(good, f"{key} is not an elliptic-curve key (--key), as Flower requires: {make} makes one.")
 
 
-def refused(superlink: str, ca: Path | None) -> str | None:
+def connection_problem(superlink: str, ca: Path | None) -> str | None:
     """Why a connection to a SuperLink will fail; empty if it will not, None if the SuperLink does not answer now."""
     try:
         return _clock(superlink, ca)
@@ -122,7 +124,7 @@ def _certificate(superlink: str, ca: Path | None, error: ssl.SSLCertVerification
 
 
 def _speaks_tls(superlink: str) -> bool:
-    """Whether a server shakes hands; who it is does not matter here, and nothing is sent to it."""
+    """Whether a server completes a TLS handshake; its identity is not checked, and nothing is sent to it."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, port = split_address(superlink)

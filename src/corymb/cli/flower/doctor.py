@@ -77,8 +77,8 @@ def _certificate(path: Path) -> str:
 
     until = expiry(path)
     if until < datetime.datetime.now(datetime.UTC):
-        raise InvalidInput(f"no longer good since {until:%Y-%m-%d}: remove its folder and start with --tls again")
-    return f"good until {until:%Y-%m-%d}"
+        raise InvalidInput(f"expired on {until:%Y-%m-%d}: remove its folder and start with --tls again")
+    return f"valid until {until:%Y-%m-%d}"
 
 
 def _echo(federation: Federation, state: State) -> str:

@@ -28,8 +28,8 @@ def new(name: Annotated[str, Parameter(help="The name of the federation, and of 
     folder = Path(name)
     package = folder.name.replace("-", "_")
     good = package.isidentifier() and not keyword.iskeyword(package) and package != "corymb"
-    require(good, f"{folder.name!r} is no name for a package: use letters, digits and dashes.")
-    require(not folder.exists() or not any(folder.iterdir()), f"{folder} is there already, and not empty.")
+    require(good, f"{folder.name!r} is not a valid name for a package: use letters, digits and dashes.")
+    require(not folder.exists() or not any(folder.iterdir()), f"{folder} already exists and is not empty.")
     for template, place in FILES.items():
         text = (TEMPLATES / template).read_text(encoding="utf-8")
         path = folder / place.format(package=package)

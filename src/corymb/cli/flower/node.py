@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from corymb.cli.flower.admission import check_files, refused
+from corymb.cli.flower.admission import check_files, connection_problem
 from corymb.cli.flower.folder import free_port, make_secret
 from corymb.cli.flower.node_settings import READY, NodeSettings, report, write_settings
 from corymb.cli.flower.supervise import keep_running
@@ -118,7 +118,7 @@ class Admission:
         A SuperLink that has answered once is asked again only if a process of the node has ended.
         """
         if ended or not self._reached:
-            problem = refused(self._superlink, self._ca)
+            problem = connection_problem(self._superlink, self._ca)
             self._reached = problem is not None
             if problem:
                 return problem

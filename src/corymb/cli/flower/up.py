@@ -28,7 +28,7 @@ from corymb.settings import InvalidInput, require, split_address
 
 WAIT = 120.0
 """Seconds to wait for a federation to start."""
-ENOUGH = 15.0
+END_SECONDS = 15.0
 """Seconds for a supervisor to end: ending its processes takes up to ten."""
 Folder = Annotated[Path, Parameter(help="The federation's folder.")]
 
@@ -49,11 +49,11 @@ def up(
     count = federation.nodes if nodes is None else nodes
     require(count >= 0, f"--nodes must not be negative, got {count}.")
     require(
-        not any(map(alive, remembered(state.processes))), "The federation is up already: `corymb flower down` ends it."
+        not any(map(alive, remembered(state.processes))), "The federation is already up: `corymb flower down` ends it."
     )
     require(
         not answers(federation.address),
-        f"Something listens at {federation.address} already: change address in federation.toml.",
+        f"Something already listens at {federation.address}: change address in federation.toml.",
     )
     require(not (state.tls and not tls), f"This federation has certificates: add --tls, or remove {state.ca.parent}.")
     make_secret(state.secret)
@@ -176,7 +176,7 @@ def _still_reading(state: State, names: list[str]) -> list[str]:
 
 def _last_line(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "it said nothing"
+    return lines[-1][:200] if lines else "it logged nothing"
 
 
 def _end_all(state: State, started: list[Process]) -> list[Process]:
@@ -190,7 +190,7 @@ def _end_all(state: State, started: list[Process]) -> list[Process]:
     link, its_own = [process for process in started if process.name == SUPERLINK], remembered(state.superlink / RECORD)
     running = [process for process in (*nodes, *inside, *link, *its_own) if alive(process)]
     for some in (nodes, inside, link, its_own):
-        end(some, ENOUGH)
+        end(some, END_SECONDS)
     return running
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corymb.data.built_in import sources
-from corymb.data.built_in.roles import by_role, who_says_enough
+from corymb.data.built_in.roles import by_role, roles_with_enough_text
 from corymb.data.built_in.writers import by_writer
 from corymb.data.dataset import FederatedDataset
 
@@ -21,7 +21,7 @@ def shakespeare(seed: int = 0, *, clients: int | None = None, least: int = 2000)
     """Roles with at least `least` characters, by default 50 of them."""
     roles = sources.SHAKESPEARE.load()
     if clients is None:
-        available, clients = len(who_says_enough(roles, least)), ROLES
+        available, clients = len(roles_with_enough_text(roles, least)), ROLES
         if 0 < available < ROLES:  # LEAF's program also creates small samples
             note = f"only {available} roles have {least} characters or more: all are used"
             roles, clients = roles._replace(notes=(*roles.notes, note)), available

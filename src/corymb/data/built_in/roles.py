@@ -59,7 +59,7 @@ def by_role(
     require(test is None or 0 <= test < 1, f"test={test}: wanted a share of at least 0 and less than 1.")
     whole = {role: roles.texts[role] + roles.test.get(role, "") for role in roles.texts}
     cuts = {role: _cut(roles, role, test) for role in whole}
-    enough = who_says_enough(roles, least, test)
+    enough = roles_with_enough_text(roles, least, test)
     wanted = len(enough) if clients is None else clients
     require(
         0 < wanted <= len(enough),
@@ -82,7 +82,7 @@ def by_role(
     )
 
 
-def who_says_enough(roles: Roles, least: int, test: float | None = None) -> list[str]:
+def roles_with_enough_text(roles: Roles, least: int, test: float | None = None) -> list[str]:
     """The roles with at least `least` characters and at least one training example."""
     sizes = {role: len(text) + len(roles.test.get(role, "")) for role, text in roles.texts.items()}
     return [role for role, size in sizes.items() if size >= least and _cut(roles, role, test) > LENGTH]

@@ -14,7 +14,7 @@ class DownloadProgress:
         self.name, self.files = name, files
         self._live: Any = None
         self._task: Any = None
-        self._said = False
+        self._announced = False
 
     def __enter__(self) -> DownloadProgress:
         return self
@@ -27,12 +27,12 @@ class DownloadProgress:
         """Start a file of `total` bytes, or resume it after `start` bytes."""
         file = url.rsplit("/", 1)[-1]
         if self._live is None and not sys.stderr.isatty():
-            if not self._said or start:
+            if not self._announced or start:
                 what = self.name if self.files == 1 else f"{self.name} ({self.files} files)"
                 size = "" if total is None else f", {file}: {megabytes(total)}"
                 resumed = f", resuming at {megabytes(start)}" if start else ""
                 say(f"downloading {what} from {url.rpartition('/')[0]}/{size}{resumed}")
-            self._said = True
+            self._announced = True
             return
         if self._live is None:
             self._live = _bars()

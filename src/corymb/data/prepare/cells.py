@@ -22,7 +22,7 @@ import numpy as np
 from corymb.data.features import Array
 from corymb.settings import InvalidInput
 
-NOTHING = frozenset({"", "na", "n/a", "#n/a", "nan", "-nan", "<na>", "null", "nat", "?"})
+MISSING_SPELLINGS = frozenset({"", "na", "n/a", "#n/a", "nan", "-nan", "<na>", "null", "nat", "?"})
 """Spellings of missing values in files, in lower case."""
 TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 EPOCH = datetime(2000, 1, 1)
@@ -145,7 +145,7 @@ class ColumnBuilder:
 
     def _read_word(self, word: str) -> tuple[Kind, float, str]:
         low = word.lower()
-        if low in NOTHING:
+        if low in MISSING_SPELLINGS:
             return Kind.MISSING, np.nan, ""
         if low in TRUTH_VALUES:
             return Kind.TRUTH, TRUTH_VALUES[low], ""

@@ -113,8 +113,8 @@ def _range(x: Array, clients: Clients) -> tuple[Array, Array]:
     with np.errstate(invalid="ignore"):  # NaN is reported when the data set is validated
         np.minimum.at(low, clients.codes, flat.min(1))
         np.maximum.at(high, clients.codes, flat.max(1))
-        nobody = low > high
-    return np.where(nobody, np.nan, low), np.where(nobody, np.nan, high)
+        no_pixels = low > high
+    return np.where(no_pixels, np.nan, low), np.where(no_pixels, np.nan, high)
 
 
 def _fractions(x: Array, clients: Clients, client: np.signedinteger) -> bool:

@@ -201,7 +201,7 @@ def _as_table(x: Array | Table, plans: Sequence[ColumnPlan]) -> Array | Table:
 
 def _complete(source: Source, missing: Missing | Fills) -> tuple[Source, list[str]]:
     """Drop rows with missing values if requested; otherwise require a client for each row."""
-    nobody = source.client == "" if source.client.dtype.kind == "U" else np.zeros(len(source.client), bool)
+    no_client = source.client == "" if source.client.dtype.kind == "U" else np.zeros(len(source.client), bool)
     labels = _rows(source) if source.y is None else source.y.kinds
     lengths = len(_rows(source)), len(labels), len(source.client)
     require(
@@ -210,11 +210,11 @@ def _complete(source: Source, missing: Missing | Fills) -> tuple[Source, list[st
     )
     require(lengths[0] > 0, "There are no rows: x, y and client are empty.")
     if missing != "drop":
-        first = source.where(int(nobody.argmax()))
+        first = source.where(int(no_client.argmax()))
         remedy = "fill it in, or drop such rows (missing='drop', --missing drop)"
-        require(not nobody.any(), f"The client in {first} is missing: {remedy}.")
+        require(not no_client.any(), f"The client in {first} is missing: {remedy}.")
         return source, []
-    lacking = nobody if source.y is None else nobody | (source.y.kinds == Kind.MISSING)
+    lacking = no_client if source.y is None else no_client | (source.y.kinds == Kind.MISSING)
     if isinstance(source.x, Mapping):
         for column in source.x.values():
             lacking = lacking | (column.kinds == Kind.MISSING)
@@ -234,7 +234,7 @@ def _complete(source: Source, missing: Missing | Fills) -> tuple[Source, list[st
         test=source.test[rows] if isinstance(source.test, np.ndarray) else source.test,
         where=lambda row: before(int(rows[row])),
     )
-    gone = set(source.client[~nobody].tolist()) - set(kept.client.tolist())
+    gone = set(source.client[~no_client].tolist()) - set(kept.client.tolist())
     notes = [f"{int(lacking.sum())} of {len(lacking)} rows lack a value and were dropped"]
     return kept, notes + ([f"{len(gone)} clients had no complete row and are left out"] if gone else [])
 

@@ -67,7 +67,7 @@ def _do_task(answer: Callable[[bytes], bytes], link: Link, token: str, overtaken
         with heartbeats(client):
             task = pull_task(client, overtaken)
             if task is None:
-                log.warning("a message did not arrive whole: whoever sent it is gone")
+                log.warning("a message arrived incomplete: its sender is gone")
                 return
             push_reply(client, reply_to(task.message, answer(bytes_in(task.message))), task.context)
             push_output(client, task.context)

@@ -98,7 +98,7 @@ from corymb.settings import InvalidInput  # noqa: E402
 
 log = logging.getLogger(__name__)
 logging.getLogger("flwr").setLevel(logging.WARNING)  # it logs every step
-BEAT = 15.0
+HEARTBEAT = 15.0
 """Seconds between heartbeats of a task; Flower considers it dead after 60 s without one."""
 STALLED = 60.0
 """A reply of which nothing has arrived for this many seconds counts as lost: its node died while sending it."""
@@ -295,7 +295,7 @@ def heartbeats(client: RuntimeHttpClient) -> Iterator[threading.Event]:
     ended, lost = threading.Event(), threading.Event()
 
     def beat() -> None:
-        while not ended.wait(BEAT):
+        while not ended.wait(HEARTBEAT):
             try:
                 if not client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success:
                     lost.set()

@@ -81,6 +81,6 @@ HINTS = {
 
 
 def why_not_vmap(error: Exception) -> str:
-    """One line on why a client function cannot run under vmap, and what to do about it if that is known."""
+    """A line on why a client function cannot run under vmap, with advice if there is any."""
     line = one_line(error)
     return next((hint for part, hint in HINTS.items() if part in str(error)), f"vmap does not support it ({line})")

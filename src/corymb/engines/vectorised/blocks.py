@@ -21,7 +21,7 @@ GATES = 8
 """Memory for an LSTM's four gates, for all time steps and in two layouts, relative to that for its states."""
 MANY = 64
 """To avoid padding, a pass is not made smaller than one `MANY`-th of the largest."""
-CACHED, WORTH = 2**21, 1000
+CACHE_BYTES, MIN_PRODUCT_ROWS = 2**21, 1000
 """Bytes of activations that stay in a core's caches from layer to layer; rows from which a product is efficient."""
 
 
@@ -35,8 +35,8 @@ def passes(traits: Traits, on: Examples, device: str) -> list[slice] | None:
     if not traits.independent:
         return None
     clients, longest = on.weight.shape
-    room, each = (ON_CPU, 1) if device == "cpu" else (ON_GPU, GATES if traits.recurrent else 1)
-    most = max(LEAST, room // max(1, clients * each * traits.activation_bytes))
+    budget, each = (ON_CPU, 1) if device == "cpu" else (ON_GPU, GATES if traits.recurrent else 1)
+    most = max(LEAST, budget // max(1, clients * each * traits.activation_bytes))
     ends = [longest] if device == "cpu" else _even_ends(sorted(reach(on).tolist()), longest, most // MANY)
     slices, start = [], 0
     for end in ends:
@@ -45,15 +45,15 @@ def passes(traits: Traits, on: Examples, device: str) -> list[slice] | None:
     return slices if len(slices) > 1 else None
 
 
-def _even_ends(rising: list[int], longest: int, least: int) -> list[int]:
+def _even_ends(ascending: list[int], longest: int, least: int) -> list[int]:
     """Rows at which passes end, so that each client is padded to at most `UNEVEN` times its length.
 
-    `rising` has the clients' lengths in ascending order. Passes have at least `least` rows, even if that pads more.
+    `ascending` has the clients' lengths in ascending order. Passes have at least `least` rows, even if that pads more.
     """
     ends, end = [], 0
     while end < longest:
-        following = bisect_right(rising, end)
-        shortest = rising[following] if following < len(rising) else longest
+        following = bisect_right(ascending, end)
+        shortest = ascending[following] if following < len(ascending) else longest
         end = min(longest, max(int(UNEVEN * shortest), end + least, end + 1))
         ends.append(end)
     return ends
@@ -64,7 +64,7 @@ def rows_in_cache(traits: Traits, threads: int) -> int:
 
     Measured: four perceptrons on 60,000 examples take a fifth longer 20,000 at a time than 2,000 at a time.
     """
-    return threads * max(WORTH, CACHED // max(1, traits.activation_bytes))
+    return threads * max(MIN_PRODUCT_ROWS, CACHE_BYTES // max(1, traits.activation_bytes))
 
 
 def mean_of_blocks(measure: Callable[[Examples, Tensor], Tensor], on: Examples, rows: Sequence[slice]) -> Tensor:

@@ -21,8 +21,8 @@ from corymb.core.intake import Intake
 from corymb.core.objective import Examples, Objective
 from corymb.engines.heap import REUSED, keep_freed_memory
 from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, as_reply, blame, check_kinds
+from corymb.engines.isolation import copies, isolated
 from corymb.engines.placement import Placement
-from corymb.engines.room import copies, isolated
 from corymb.engines.vectorised.answers import same_answer, why_answers_differ, why_not_vmap
 from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
 from corymb.engines.vectorised.kernels import Kernels
@@ -34,15 +34,15 @@ from corymb.trees import flatten, nbytes, unflatten
 log = logging.getLogger(__name__)
 CPU_BUDGET = 2**29
 """Bytes of a chunk on a CPU, by conservative estimates; larger chunks are not faster."""
-LIGHT = 1024
+CHEAP_PADDING = 1024
 """Up to this many padded values per client cost less than another chunk."""
-LEAST, ENOUGH = 64, 1024
+MIN_TRIAL, MAX_TRIAL = 64, 1024
 """The least and the most examples on which the memory need of a client function is measured on a CPU."""
-TRIED = 2**23
+TRIAL_BYTES = 2**23
 """Bytes of activations of those examples, which bound the time of the measurement."""
 LIKELY_FACTOR = 64
 """A client function is unlikely to need more memory than this many times that of one descent."""
-OURS = ("corymb.algorithms.", "corymb.local", "corymb.evaluate")
+OWN_MODULES = ("corymb.algorithms.", "corymb.local", "corymb.evaluate")
 """Modules whose client functions are known not to write into examples."""
 Errors = list[tuple[int, Exception]]
 
@@ -174,9 +174,9 @@ class VectorisedEngine:
             return Need()  # nothing to split into chunks
         if name not in self._needs:
             least, most = (int(size) for size in self.sizes[ids].aminmax())
-            alike = most <= UNEVEN * least or not self.kernels.cuts_unlike_sizes
+            similar = most <= UNEVEN * least or not self.kernels.splits_by_size
             total = len(ids) * self._bytes_of(most, Need())
-            if (alike and total * LIKELY_FACTOR <= self.budget) or call.fn.name in self._serial:
+            if (similar and total * LIKELY_FACTOR <= self.budget) or call.fn.name in self._serial:
                 return Need()
             # The largest client gives the best estimate, and on a GPU it is quick; on a CPU the smallest is used.
             one = slice(-1, None) if self.host.device.type == "cuda" else slice(1)
@@ -197,7 +197,7 @@ class VectorisedEngine:
         size = min(int(self.sizes[ids]), few or 2**62)
         examples = max(watched.examples, watch.batch) if 0 < watched.examples < size else None
         need = Need(watch.rows, examples, reply=nbytes(outcome.value) + writes)
-        if examples is None and 0 < watched.trained < size and self.kernels.cuts_unlike_sizes:
+        if examples is None and 0 < watched.trained < size and self.kernels.splits_by_size:
             need = need._replace(examples=max(watched.trained, watch.batch), measures=True)
         taken = peak.bytes()
         return need if taken is None else need._replace(part=taken / self._bytes_of_chunk(1, size, need))
@@ -205,7 +205,7 @@ class VectorisedEngine:
     @property
     def _trial_examples(self) -> int:
         """The number of examples for measuring a client function's need on a CPU: fewer if each takes long."""
-        return min(ENOUGH, max(LEAST, TRIED // max(1, self.kernels.traits.activation_bytes)))
+        return min(MAX_TRIAL, max(MIN_TRIAL, TRIAL_BYTES // max(1, self.kernels.traits.activation_bytes)))
 
     def _bytes_of(self, size: int, need: Need) -> int:
         """A conservative estimate of the bytes that a client with `size` examples takes in a chunk."""
@@ -228,8 +228,8 @@ class VectorisedEngine:
         """How many of the clients, whose sizes ascend, go into the next chunk."""
         passing = sizes if need.examples is None else sizes.clamp(max=need.examples)  # more padding costs only memory
         first = int(passing[0])
-        light = max(8, LIGHT // max(1, self.host.examples["train"].x[:1].numel()))
-        n = min(self._most, int((passing <= max(UNEVEN * first, first + light)).sum()))
+        cheap = max(8, CHEAP_PADDING // max(1, self.host.examples["train"].x[:1].numel()))
+        n = min(self._most, int((passing <= max(UNEVEN * first, first + cheap)).sum()))
         low, high = 1, n
         if self._bytes_of_chunk(n, int(sizes[n - 1]), need) <= self.budget:
             return n
@@ -250,7 +250,7 @@ class VectorisedEngine:
         """Run a call for a chunk; returns how many answered, and the errors of those that raised."""
         if call.fn.name in self._serial:
             return self.host.ask_each(call, zip(ids.tolist(), places.tolist(), strict=True), intake)
-        self.host.begun(ids.tolist())
+        self.host.on_begin(ids.tolist())
         try:
             value, writes = self._stacked(call, ids, places)
         except TimeIsUp:
@@ -279,7 +279,7 @@ class VectorisedEngine:
         if {(call.fn.name, padded), (call.fn.name, True)} & self._compared:
             return None
         self._compared.add((call.fn.name, padded))
-        self.host.begun([int(ids[one])])
+        self.host.on_begin([int(ids[one])])
         here = slice(one, one + 1)
         try:
             with self.kernels.watch.silent():
@@ -430,7 +430,7 @@ class Peak:
 def _reads_only(call: Call) -> bool:
     """Whether only this library's client functions run, which never write into examples."""
     functions = [call.fn, *(option for option in call.options.values() if isinstance(option, ClientFn))]
-    return all(fn.body.__module__.startswith(OURS) for fn in functions)
+    return all(fn.body.__module__.startswith(OWN_MODULES) for fn in functions)
 
 
 def _rows_at(arg: Any, places: Tensor) -> Any:

@@ -1,7 +1,7 @@
 """The weights of a recurrent layer in one piece of memory, as cuDNN needs them.
 
-If they are elsewhere, torch copies them in every forward and backward pass, at a third of the cost of a small layer. A
-module keeps them together (`flatten_parameters`); a client's model taken from a stack has each by itself.
+Otherwise, torch copies them in every forward and backward pass, at a third of the cost of a small layer. A module keeps
+them together (`flatten_parameters`); in a client's model taken from a stack, each is stored separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 class Recurrence(NamedTuple):
-    """A recurrent layer, or several in a row: its weights by name, in torch's order, and its form."""
+    """A recurrent layer, or several in a row: the names of its weights, in torch's order, and its form."""
 
     kind: str
     weights: tuple[str, ...]
@@ -30,7 +30,7 @@ class Recurrence(NamedTuple):
 
 
 def recurrence(kind: str, args: Sequence[Any], names: Mapping[int, str]) -> Recurrence | None:
-    """The layer that one of torch's functions is called for, by the names of its weights' ids; None if one has none."""
+    """The layer for which one of torch's functions was called; None if the id of a weight has no name in `names`."""
     if len(args) != 9:
         return None
     weights, biased, layers, _, _, both_ways = args[3:9] if are_packed(args) else args[2:8]
@@ -40,7 +40,7 @@ def recurrence(kind: str, args: Sequence[Any], names: Mapping[int, str]) -> Recu
 
 
 def flattened(params: Params, recurrences: Iterable[Recurrence]) -> Params:
-    """Copies of the weights of these layers, each layer's in one piece of memory; only those that cuDNN takes."""
+    """Copies of these layers' weights, each layer's in one piece of memory, for the layers that cuDNN supports."""
     found: dict[str, Tensor] = {}
     for one in recurrences:
         weights = [params[name].view_as(params[name]) for name in one.weights]  # which are moved, not those of `params`

@@ -115,7 +115,7 @@ def _losses(
 class _Linears(TorchFunctionMode):
     """A mode that replaces `linear` by the batched layer for the parameters in `targets`.
 
-    `targets` has, by the id of the parameter that is read, the parameter to step; None if its gradient is wanted.
+    `targets` has, by the id of the parameter that is read, the parameter to step; None to return its gradient instead.
     """
 
     def __init__(

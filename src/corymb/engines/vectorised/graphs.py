@@ -1,11 +1,12 @@
 """Training steps on a GPU as CUDA graphs: captured once for tensors of the same shapes, replayed without Python.
 
-For small models, a GPU spends its time waiting for kernel launches. A step can be captured in several ways (`ways`):
-all clients at once (vmap), or client by client on a few streams, which is faster if a product of one client fills the
-GPU. All ways are captured and timed, and the fastest is used. A step of plain SGD is captured whole, with the clients'
+For small models, a GPU spends its time waiting for kernel launches. A step has several variants (`variants.py`): all
+clients at once (vmap), or client by client on a few streams, which is faster if a product of one client fills the GPU.
+All variants are captured and timed, and the fastest is used. A step of plain SGD is captured whole, with the clients'
 step sizes as an input; for other optimisers only the gradient is, so that their settings may change from round to
 round. Random draws depend on keys and on the number of the step, both of which are inputs. Each captured step is
-compared with the same step without a graph: a way that gives a different result, or cannot be captured, is not used.
+compared with the same step without a graph: a variant that gives a different result, or cannot be captured, is not
+used.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from corymb.settings import first_line
 from corymb.trees import Params
 
 log = logging.getLogger(__name__)
-WORTH = 20
+MIN_STEPS = 20
 """Steps on tensors of the same shapes before a capture pays: a capture takes about as long as ten steps."""
-WARM = 3
+WARM_UP = 3
 """Warm-up steps before a capture, in which libraries select algorithms and allocate memory."""
 TIMED = 5
 """Replays over which a captured step is timed."""
@@ -40,9 +41,9 @@ STALE = 4 * MOST
 first ones keep their graphs: capturing each again on its turn would cost more than it gains."""
 
 TOLERATED = {torch.float64: 1e-8, torch.float32: 0.02}
-"""The largest difference of two ways, relative to the step, that rounding can explain."""
-LOW = 0.25
-"""The same in mixed precision; a way that misses a layer, or steps twice, differs by more."""
+"""The largest difference between two variants, relative to the step, that rounding can explain."""
+TOLERATED_MIXED = 0.25
+"""The same in mixed precision; a variant that misses a layer, or steps twice, differs by more."""
 NOISE = 4.0
 """A further tolerance: this many times the difference between a plain step and the same step at full precision."""
 
@@ -77,7 +78,7 @@ class Player:
     outputs: list[Tensor]
     """The clients' losses, then gradients if the step returns them."""
     graph: Replayable
-    way: str
+    variant: str
 
     def begin(self, params: Params, rates: Tensor) -> None:
         """Load the models to start from, and the clients' step sizes."""
@@ -97,8 +98,8 @@ class _Seen:
 
     steps: int = 0
     """Steps taken without a graph."""
-    refused: bool = False
-    """Whether no way could be captured correctly."""
+    failed: bool = False
+    """Whether no variant could be captured correctly."""
     player: Player | None = None
     turn: int = 0
     """The turn in which it was last asked for."""
@@ -118,24 +119,24 @@ class Graphs:
     def find(
         self,
         kind: Sequence[Any],
-        ways: Callable[[], Mapping[str, StepFunction]],
+        variants: Callable[[], Mapping[str, StepFunction]],
         plain: StepFunction,
         params: Params,
         batch: Examples,
         draws: Draws,
         rates: Tensor,
     ) -> Player | None:
-        """The captured step for tensors of these shapes, or None; captured once there were `WORTH` such steps.
+        """The captured step for tensors of these shapes, or None; captured once there were `MIN_STEPS` such steps.
 
-        `kind` is what else tells steps apart, the objective first. `ways` returns the functions to capture, and `plain`
-        is the step that they are checked against.
+        `kind` has everything else that distinguishes steps, the objective first. `variants` returns the functions to
+        capture, and `plain` is the step that they are checked against.
         """
         seen = self.seen.setdefault(self._signature(kind, params, batch, draws), _Seen())
         self.turns += seen is not self.latest
         self.latest, seen.turn = seen, self.turns
-        if seen.player is None and seen.steps >= WORTH and not seen.refused and self._make_room():
-            seen.player = _fastest(ways(), plain, params, batch, draws, rates)
-            seen.refused = seen.player is None
+        if seen.player is None and seen.steps >= MIN_STEPS and not seen.failed and self._make_room():
+            seen.player = _fastest(variants(), plain, params, batch, draws, rates)
+            seen.failed = seen.player is None
         return seen.player
 
     def _make_room(self) -> bool:
@@ -161,7 +162,7 @@ class Graphs:
 
 
 def _fastest(
-    ways: Mapping[str, StepFunction],
+    variants: Mapping[str, StepFunction],
     plain: StepFunction,
     params: Params,
     batch: Examples,
@@ -174,26 +175,28 @@ def _fastest(
     except torch.OutOfMemoryError:  # a step fits into memory, but not a second copy of its tensors
         log.info("steps are not captured: not enough memory")
         return None
-    for way, function in ways.items():
+    for variant, function in variants.items():
         try:
-            player = capture(way, function, params, batch, draws, rates)
+            player = capture(variant, function, params, batch, draws, rates)
             problem = check.problem(player)
         except (RuntimeError, NotImplementedError) as error:
-            log.info("the step by %s cannot be captured: %s", way, first_line(error))
+            log.info("the step by %s cannot be captured: %s", variant, first_line(error))
             torch.cuda.synchronize() if batch.x.is_cuda else None
             continue
         took = _seconds(player)
-        times.append(f"{way} {1e3 * took:.2f} ms")
+        times.append(f"{variant} {1e3 * took:.2f} ms")
         if problem is not None:
-            log.warning("the captured step by %s (%.2f ms) is not used: %s", way, 1e3 * took, problem)
+            log.warning("the captured step by %s (%.2f ms) is not used: %s", variant, 1e3 * took, problem)
         elif took < least:
             best, least = player, took
     if best is not None:
-        log.info("steps are captured by %s: %s", best.way, ", ".join(times))
+        log.info("steps are captured by %s: %s", best.variant, ", ".join(times))
     return best
 
 
-def capture(way: str, function: StepFunction, params: Params, batch: Examples, draws: Draws, rates: Tensor) -> Player:
+def capture(
+    variant: str, function: StepFunction, params: Params, batch: Examples, draws: Draws, rates: Tensor
+) -> Player:
     """Capture a step on copies of these tensors."""
     params = {name: value.clone(memory_format=torch.contiguous_format) for name, value in params.items()}
     batch, drawn = Examples(*(t.clone() for t in batch)), tuple(t.clone() for t in draws.tensors)
@@ -205,17 +208,17 @@ def capture(way: str, function: StepFunction, params: Params, batch: Examples, d
         outputs[:] = function(params, batch, draws._replace(step=number).of(drawn), rates)
 
     if not batch.x.is_cuda:
-        return Player(params, batch, drawn, number, rates, outputs, _Rerun(work), way)
+        return Player(params, batch, drawn, number, rates, outputs, _Rerun(work), variant)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(WARM):
+        for _ in range(WARM_UP):
             work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with _uncollected(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         work()  # its outputs are in the graph's memory pool, and every replay overwrites them
-    return Player(params, batch, drawn, number, rates, outputs, graph, way)
+    return Player(params, batch, drawn, number, rates, outputs, graph, variant)
 
 
 @contextmanager
@@ -263,7 +266,11 @@ class _Check:
             return "all clients diverged, so it cannot be checked"
         moved = [self._norm(end - start) for end, start in zip(self.want, before, strict=True)]
         whole = sum(size**2 for size in moved[1:]) ** 0.5
-        tolerated = LOW if torch.is_autocast_enabled(rates.device.type) else TOLERATED.get(loss.dtype, LOW)
+        tolerated = (
+            TOLERATED_MIXED
+            if torch.is_autocast_enabled(rates.device.type)
+            else TOLERATED.get(loss.dtype, TOLERATED_MIXED)
+        )
         epsilon = 4 * torch.finfo(loss.dtype).eps
         for one, other, size, noise, name in zip(got, self.want, moved, self.noise, names, strict=True):
             error = self._norm(one - other)

@@ -1,14 +1,15 @@
 """How a stack of clients computes losses, gradients and descents at once.
 
-Three kernels, one contract (`corymb.core.client.Kernel`), the same numbers:
+There are three kernels, which implement `corymb.core.client.Kernel` and give the same results:
 
-* fused: every layer a batched product whose backward takes the SGD step in place, so that no gradient is ever stored;
-  where all steps see the same few examples, the layer that reads them is stepped by way of them (`span`);
-* foreach: gradients of all clients by one backward through vmap, and in-place steps on the stacked parameters;
-* serial: client by client, without padding; takes every model. Chosen, not asked for, it steps linear layers in place
-  (`single`).
+* fused: every layer is a batched product whose backward pass takes the SGD step in place, so that no gradient is ever
+  stored; if all steps see the same few examples, the layer that reads them is stepped in their span (`span`);
+* foreach: one backward pass through vmap gives the gradients of all clients; steps on the stacked parameters are in
+  place;
+* serial: client by client, without padding; supports every model. Unless it was requested by name, it steps wide linear
+  layers in place (`single`).
 
-Which one does a piece of work is a pure function of model, optimiser and device: `choose`.
+`choose` picks the kernel for an operation: a pure function of model, optimiser and device.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from corymb.engines.vectorised.single import SingleClient, descend_single, group
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Tapes
-from corymb.engines.vectorised.threads import even_slices, one_thread, share, worthwhile_threads
+from corymb.engines.vectorised.threads import even_slices, one_thread, run_jobs, worthwhile_threads
 from corymb.engines.vectorised.traits import Traits
-from corymb.engines.vectorised.ways import at_once, by_streams
+from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.keys import Key
 from corymb.local.curvature import step_part
 from corymb.local.descent import MEASURED, Batches, Descent, Stepper, led
@@ -52,24 +53,24 @@ from corymb.local.reference import (
 )
 from corymb.trees import Params, take
 
-Piece = TypeVar("Piece")
+Job = TypeVar("Job")
 WIDE = 2**18
 """Layers with at least this many bytes of weights are stepped in their backward pass."""
-FEW = 64
+MOST_ON_STREAMS = 64
 """Stepping clients one by one on CUDA streams is tried for at most this many clients."""
-LONG = 100
+LONG_DESCENT = 100
 """A step is captured in the middle of a descent only if at least this many steps are left."""
-SMALL = 2**16
+SMALL_MODEL = 2**16
 """Up to this many parameters, Python overhead per client outweighs the arithmetic on a CPU: clients run together."""
-ROOMY = 2**21
+BATCH_BYTES = 2**21
 """Above this many bytes of activations per batch, a single thread is faster client by client."""
-CONVOLVED, RECURRED, BY_ONEDNN = 2**20, 2**20, 2**16
+CNN_BYTES, RNN_BYTES, LSTM_BYTES = 2**20, 2**20, 2**16
 """Up to this many bytes of activations per batch, clients run together on a CPU: limits for convolutional models, for
 recurrent ones (half of it for GRUs), and for LSTMs, which oneDNN makes fast for a single client. Measured with 16 to
 200 clients: at these limits, running together is 1.1 to 1.8 times as fast."""
-CACHED = 2**23
+CACHE_BYTES = 2**23
 """Bytes of models for each thread that stay in a processor's caches from step to step."""
-LARGE, BRIEF = 300_000, 20
+LARGE_MODEL, SMALL_BATCH = 300_000, 20
 """With at least this many parameters and at most this many examples per step, one thread is faster client by client
 than with stacked linear layers. Measured: 1.08 to 1.3 times as fast; slower with 25 examples or 250,000 parameters."""
 
@@ -87,7 +88,7 @@ def choose(
     """The kernel for a model, an optimiser (`None`: a measure or a gradient) and a device.
 
     `examples` is how many examples of a client pass through its model at once, if known. `together` says whether a
-    convolutional or recurrent model can be run for many clients at once, where that is little work (`is_little`).
+    convolutional or recurrent model can run for many clients at once; that is done if the work is little (`is_little`).
     """
     if device == "cpu" and (traits.convolutional or traits.recurrent):
         little = together and examples is not None and not mixed and is_little(traits, examples)
@@ -95,7 +96,7 @@ def choose(
     if traits.fusable and not mixed and (how is None or how.plain):
         return "serial" if threads == 1 and device == "cpu" and how is not None and fits_cache(traits, how) else "fused"
     passing = 0 if how is None or examples is None else examples * traits.activation_bytes
-    if device == "cpu" and threads == 1 and (traits.parameters > SMALL or passing > ROOMY):
+    if device == "cpu" and threads == 1 and (traits.parameters > SMALL_MODEL or passing > BATCH_BYTES):
         return "serial"  # one thread gains nothing from batching large products
     return "foreach"
 
@@ -106,32 +107,32 @@ def fits_cache(traits: Traits, how: Descent) -> bool:
     A stack of large models does not fit a processor's caches, so each step of all clients reads and writes all of it in
     memory; one model stays in the caches from step to step. Products of more than a few examples hide that.
     """
-    small = how.batch is not None and how.batch <= BRIEF and not how.safe
-    return small and traits.parameters >= LARGE
+    small = how.batch is not None and how.batch <= SMALL_BATCH and not how.safe
+    return small and traits.parameters >= LARGE_MODEL
 
 
 def is_little(traits: Traits, examples: int) -> bool:
     """Whether a batch of this size is too little work to run a convolutional or recurrent model client by client."""
     gated = any(one.kind == "gru" for one in traits.recurrences)
-    most = BY_ONEDNN if traits.lstm else RECURRED // 2 if gated else RECURRED if traits.recurrent else CONVOLVED
-    return examples * traits.activation_bytes <= most and traits.parameters <= SMALL
+    most = LSTM_BYTES if traits.lstm else RNN_BYTES // 2 if gated else RNN_BYTES if traits.recurrent else CNN_BYTES
+    return examples * traits.activation_bytes <= most and traits.parameters <= SMALL_MODEL
 
 
 class Watch:
     """Observes how much a kernel works on at once, and reports its progress.
 
-    Before each step `tell` gets the part that is done of the descents of all clients of the stack, and 1 after them;
-    during other work, which has no steps, it gets 0.
+    During descents, `report` is called before each step with the fraction done, over all clients of the stack, and at
+    the end with 1; during other work, which has no steps, it is called with 0.
     """
 
-    def __init__(self, tell: Callable[[float], None] = lambda part: None) -> None:
+    def __init__(self, report: Callable[[float], None] = lambda part: None) -> None:
         self.rows, self.batch, self.brief = 1, 0, False
         self.how: Descent | None = None
-        self.tell = tell
+        self.report = report
 
     @contextmanager
     def trial(self, *, brief: bool) -> Iterator[None]:
-        """Observe anew; `brief` descents take one step, with one example instead of a batch."""
+        """Start observing afresh; `brief` descents take one step, with one example instead of a batch."""
         self.rows, self.batch, self.brief = 1, 0, brief
         try:
             yield
@@ -141,25 +142,25 @@ class Watch:
     @contextmanager
     def silent(self) -> Iterator[None]:
         """Report no progress for work that is only repeated for a comparison."""
-        tell, self.tell = self.tell, lambda part: None
+        report, self.report = self.report, lambda part: None
         try:
             yield
         finally:
-            self.tell = tell
+            self.report = report
 
     @contextmanager
-    def part(self, done: int, clients: int, everybody: int) -> Iterator[None]:
-        """Report progress as part of a larger stack, of which `done` clients are finished and `clients` descend now."""
-        tell, self.tell = self.tell, lambda part: tell((done + clients * part) / everybody)
+    def part(self, done: int, clients: int, total: int) -> Iterator[None]:
+        """Report progress as part of `total` clients, of which `done` are finished and `clients` descend now."""
+        report, self.report = self.report, lambda part: report((done + clients * part) / total)
         try:
             yield
         finally:
-            self.tell = tell
+            self.report = report
 
-    def see(self, on: Examples) -> None:
+    def note_stack(self, on: Examples) -> None:
         """Note the number of models in a stack."""
         self.rows = max(self.rows, len(on.weight))
-        self.tell(0.0)
+        self.report(0.0)
 
     def descent(self, how: Descent) -> Descent:
         """Note a descent and its batch size; returns the descent to run, shortened during a brief trial."""
@@ -213,15 +214,15 @@ class Kernels:
         if parts is None:
             return self._measure(what, objective, models, on, shared=shared)
         return mean_of_blocks(
-            lambda some, who: self._measure(
-                what, objective, models if shared else take(models, who), some, shared=shared
+            lambda block, clients: self._measure(
+                what, objective, models if shared else take(models, clients), block, shared=shared
             ),
             on,
             parts,
         )
 
     def _measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
-        self.watch.tell(0.0)
+        self.watch.report(0.0)
         if self.pick(None, on.weight.shape[1]) == "serial" and not (shared and self.traits.independent):
             rows = [
                 measure_one(what, objective, models if shared else take(models, i), client)
@@ -241,30 +242,30 @@ class Kernels:
         if parts is None:
             return self._of_each(what, objective, params, on, shared=shared)
         return rows_of_blocks(
-            lambda some, who: self._of_each(
-                what, objective, params if shared else take(params, who), some, shared=shared
+            lambda block, clients: self._of_each(
+                what, objective, params if shared else take(params, clients), block, shared=shared
             ),
             on,
             parts,
         )
 
     def _of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
-        self.watch.tell(0.0)
-        say = pointwise(what, objective)
+        self.watch.report(0.0)
+        values_of = pointwise(what, objective)
         if self.pick(None, on.weight.shape[1]) == "serial" and not (shared and self.traits.independent):
             rows = [
-                say(params if shared else take(params, i), client)
+                values_of(params if shared else take(params, i), client)
                 for i, client in enumerate(self._clients(on, least=1))
             ]
             longest = on.weight.shape[1]
             return torch.stack([torch.cat([row, row.new_zeros(longest - len(row), *row.shape[1:])]) for row in rows])
         if shared:
             with self._large_products():
-                said = say(params, Examples(*(t.flatten(0, 1) for t in on)))
-            return said.reshape(*on.weight.shape, *said.shape[1:])
+                flat = values_of(params, Examples(*(t.flatten(0, 1) for t in on)))
+            return flat.reshape(*on.weight.shape, *flat.shape[1:])
         with stacked_layers(self.traits):
-            each: Tensor = vmap(say)(params, on)
-        return each
+            values: Tensor = vmap(values_of)(params, on)
+        return values
 
     def _large_products(self) -> AbstractContextManager[Any]:
         """The mode for a forward pass of one model on the examples of many clients."""
@@ -272,7 +273,7 @@ class Kernels:
 
     def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:
         """Every client's gradient of its own model: n rows."""
-        self.watch.see(on)
+        self.watch.note_stack(on)
         if self.pick(None, on.weight.shape[1]) == "serial":
             rows = [
                 gradient_one(objective, take(params, i), client, Draws(key[i]))
@@ -285,14 +286,14 @@ class Kernels:
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Any, *, own: bool = False
     ) -> tuple[Params, Tensor]:
         """Every client's descent from its own model, and its loss at the first step: n rows."""
-        self.watch.see(on)
+        self.watch.note_stack(on)
         how = self.watch.descent(how)
         name, steps = self.pick(how, on.weight.shape[1]), _steps(how, on.weight.shape[1])
         if name == "serial":
             work = self._by_length if self.equal else self._one_by_one
             return work(objective, params, on, key, how, own=own)
         if name == "fused" and (few := self._clients_in_cache(how)) < len(on.weight):
-            return self._few_by_few(objective, params, on, key, how, few, own=own)
+            return self._in_groups(objective, params, on, key, how, few, own=own)
         part = None
         if how.safe:
             places = Batches.sample(how, on.weight, key)
@@ -309,18 +310,18 @@ class Kernels:
             params |= span.begin(start, on)
         lr, of = how.lr, (objective, name, how.plain)
         rates = torch.full_like(on.weight[:, 0], lr) if part is None else lr * part
-        if name == "fused" and self._captures:  # the size of a step is an input of its graph: so it is before, too
+        if name == "fused" and self._captures:  # a graph takes step sizes as an input; the steps before it do so too
             lr, part = 1.0, rates
         before, player, stepper, slopes = torch.empty(0), None, None, list[Tensor]()
         for taken, (batch, active, draws) in enumerate(_batches(on, key, how, padded=self.traits.independent)):
-            self.watch.tell(taken / steps)
+            self.watch.report(taken / steps)
             first = not draws.step
-            soon = first or (how.steps or 0) - draws.step >= LONG
+            soon = first or (how.steps or 0) - draws.step >= LONG_DESCENT
             if player is None and soon and self._captures:
                 player = self._player(of, params, batch, draws, rates, span)
                 params = params if player is None else player.params
                 if stepper is not None:
-                    stepper.params = list(params.values())  # it goes on there, with its momentum
+                    stepper.params = list(params.values())  # from here on it steps these, with its momentum so far
             if first and player is None and not own:
                 params = {**params, **_copied({n: params[n] for n in start if n in params})}
             if first and name != "fused":
@@ -329,15 +330,15 @@ class Kernels:
                 loss, slopes = player.step(batch, draws)
                 loss = loss.clone() if first else loss
             elif stepper is None:
-                loss = self._fused(objective, params, batch, draws, lr, part, span, wanted=first)
+                loss = self._fused(objective, params, batch, draws, lr, part, span, losses_wanted=first)
             else:
                 slopes, loss = self._slopes(objective, params, batch, draws)
             if player is None and self._captures:
                 self.graphs.count(of, params, batch, draws)
-            if stepper is not None and slopes:  # a client that is done has no weight: its fused steps are 0
+            if stepper is not None and slopes:  # fused steps of finished clients are 0: their examples have weight 0
                 stepper.step(slopes, active)
             before = loss if first else before
-        self.watch.tell(1.0)
+        self.watch.report(1.0)
         if player is not None:
             params = {n: p.clone() for n, p in params.items()}
         return (params if span is None else span.end(params, start, on, lr, own=own)), before
@@ -350,107 +351,108 @@ class Kernels:
         layers = self.traits.layers if wide and how.plain and not how.safe else ()
         if not (own and all(p.is_contiguous() for p in params.values())):
             params = _copied(params)
-        # On a CPU, torch takes a GRU or an RNN apart into small operations, in a loop that is faster than a replay.
-        whole = all(one.kind == "lstm" for one in self.traits.recurrences)
-        tapes, losses = self.tapes if self._plays and whole else None, dict[int, Tensor]()
+        # On a CPU, torch runs a GRU or an RNN as a loop of small operations, which is faster than replaying them.
+        pays = all(one.kind == "lstm" for one in self.traits.recurrences)
+        tapes, losses = self.tapes if self._replays_steps and pays else None, dict[int, Tensor]()
         recurrences = self.traits.recurrences if self.device == "cuda" and not self.mixed else ()
         clients = _SingleClients(on, key, how)
 
-        def train(i: int, begins: Callable[[], None]) -> None:
+        def train(i: int, before_step: Callable[[], None]) -> None:
             model = take(params, i)
             flat = flattened(model, recurrences)
-            losses[i] = descend_single(objective, {**model, **flat}, clients.get(i, begins), how, layers, tapes)
+            losses[i] = descend_single(objective, {**model, **flat}, clients.get(i, before_step), how, layers, tapes)
             if flat:
                 torch._foreach_copy_([model[name] for name in flat], list(flat.values()))
             clients.finish(i)
 
-        def train_here(i: int) -> None:
-            train(i, clients.teller(i, self.watch.tell))
+        def train_on_caller(i: int) -> None:
+            train(i, clients.reporter(i, self.watch.report))
 
-        everybody = range(len(on.weight))
-        if tapes is not None and self.replays and 1 < self.threads <= len(everybody) and not how.safe:
-            rate = how.lr if layers else 0.0  # of which the tape is
+        indices = range(len(on.weight))
+        if tapes is not None and self.replays and 1 < self.threads <= len(indices) and not how.safe:
+            rate = how.lr if layers else 0.0  # then the tape contains the step size
 
-            def name_of(i: int) -> tuple[Any, ...]:
-                return id(objective), rate, how.steps, how.epochs, how.batch, *clients.shapes(i)
+            def key_of(i: int) -> tuple[Any, ...]:
+                return id(objective), rate, how.steps, how.epochs, how.batch, *clients.signature(i)
 
-            # The largest clients come last: with them first, all threads are busy to the end.
-            self._on_threads(everybody[::-1], name_of, train_here, train)
+            # Clients ascend by size. Starting with the largest keeps all threads busy to the end.
+            self._on_threads(indices[::-1], key_of, train_on_caller, train)
         else:
-            for i in everybody:
-                train_here(i)
-        self.watch.tell(1.0)
-        return params, torch.stack([losses[i] for i in everybody])
+            for i in indices:
+                train_on_caller(i)
+        self.watch.report(1.0)
+        return params, torch.stack([losses[i] for i in indices])
 
     def _clients_in_cache(self, how: Descent) -> int:
         """How many clients' models stay in the caches of all threads from step to step."""
         if self.device != "cpu" or how.batch is None:
             return 2**62
-        return self.threads * max(1, CACHED // self.traits.parameter_bytes)
+        return self.threads * max(1, CACHE_BYTES // self.traits.parameter_bytes)
 
-    def _few_by_few(
+    def _in_groups(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, few: int, *, own: bool
     ) -> tuple[Params, Tensor]:
-        """All steps of a few clients before those of the next."""
+        """All steps of a few clients, then all steps of the next few."""
         own = own and all(p.is_contiguous() for p in params.values())
         trained = params if own else {name: torch.empty(p.shape, dtype=p.dtype) for name, p in params.items()}
         losses: dict[int, Tensor] = {}
 
         def train(some: slice, watch: Watch) -> None:
-            mine = {name: value[some] for name, value in trained.items()}
-            if not own:  # now, so that they are in the caches
-                for name, value in mine.items():
+            models = {name: value[some] for name, value in trained.items()}
+            if not own:  # copied only now, so that they are in the caches
+                for name, value in models.items():
                     value.copy_(params[name][some])
-            kernels, given = replace(self, watch=watch, only="fused"), Examples(*(t[some] for t in on))
-            rows, losses[some.start] = kernels.descend(objective, mine, given, key[some], how, own=True)
+            kernels, examples = replace(self, watch=watch, only="fused"), Examples(*(t[some] for t in on))
+            rows, losses[some.start] = kernels.descend(objective, models, examples, key[some], how, own=True)
             for name, value in rows.items():
-                if value.data_ptr() != mine[name].data_ptr():
-                    mine[name].copy_(value)
+                if value.data_ptr() != models[name].data_ptr():
+                    models[name].copy_(value)
 
-        def train_here(some: slice) -> None:
+        def train_on_caller(some: slice) -> None:
             done = sum(map(len, list(losses.values())))
             with self.watch.part(done, some.stop - some.start, len(on.weight)):
                 train(some, self.watch)
 
-        if self.threads == 1 or how.safe:  # the curvature, which safe steps measure, is not replayed
+        if self.threads == 1 or how.safe:  # safe steps measure the curvature, which is not replayed
             for some in even_slices(len(on.weight), few):
-                train_here(some)
+                train_on_caller(some)
         else:
 
-            def name_of(some: slice) -> tuple[Any, ...]:
+            def key_of(some: slice) -> tuple[Any, ...]:
                 return id(objective), how, some.stop - some.start, *(t.shape[1:] for t in on)
 
-            pieces = even_slices(len(on.weight), few // self.threads, self.threads)
-            self._on_threads(pieces, name_of, train_here, lambda some, check: train(some, Watch(check)))
+            jobs = even_slices(len(on.weight), few // self.threads, self.threads)
+            self._on_threads(jobs, key_of, train_on_caller, lambda some, check: train(some, Watch(check)))
         return trained, torch.cat([losses[start] for start in sorted(losses)])
 
     def _on_threads(
         self,
-        pieces: Sequence[Piece],
-        name_of: Callable[[Piece], tuple[Any, ...]],
-        train_here: Callable[[Piece], None],
-        train_elsewhere: Callable[[Piece, Callable[..., None]], None],
+        jobs: Sequence[Job],
+        key_of: Callable[[Job], tuple[Any, ...]],
+        train_on_caller: Callable[[Job], None],
+        train_on_worker: Callable[[Job, Callable[..., None]], None],
     ) -> None:
-        """Train all pieces, each thread pieces of its own; pieces of one name take the same tapes.
+        """Run all jobs (clients to train) on several threads; jobs with the same `key_of` replay the same tapes.
 
-        No thread waits for the others after every product. Only steps that are replayed run on other threads, since
-        modules and objectives need not be thread-safe, and only if their operations take long enough. Every piece has a
-        single thread wherever it runs, so that its bits do not depend on that.
+        Each thread works on its own clients, so that none waits for the others after every product. Only jobs whose
+        steps are all replayed run on other threads, since modules and objectives need not be thread-safe, and only if
+        their operations take long enough. A job is computed by a single thread wherever it runs, so that its bits do
+        not depend on where.
         """
         left = []
         with one_thread():
-            for piece in pieces:
-                if name_of(piece) in self.tapes.replayed:
-                    left.append(piece)
+            for job in jobs:
+                if key_of(job) in self.tapes.replayed:
+                    left.append(job)
                 else:
-                    with self.tapes.watch(name_of(piece)):
-                        train_here(piece)
-            names = {name_of(piece) for piece in left}
-            threads = 1  # if tapes were dropped meanwhile
-            if names <= self.tapes.replayed.keys():
-                threads = worthwhile_threads(self.tapes.seconds_per_operation(names), self.threads)
-            share(left, train_here, train_elsewhere, threads)
-        self.watch.tell(1.0)
+                    with self.tapes.watch(key_of(job)):
+                        train_on_caller(job)
+            keys = {key_of(job) for job in left}
+            threads = 1  # if tapes were dropped in the meantime
+            if keys <= self.tapes.replayed.keys():
+                threads = worthwhile_threads(self.tapes.seconds_per_operation(keys), self.threads)
+            run_jobs(left, train_on_caller, train_on_worker, threads)
+        self.watch.report(1.0)
 
     def _by_length(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool
@@ -478,10 +480,10 @@ class Kernels:
         return examples > 0 and kernel == "foreach"
 
     def _clients(self, on: Examples, least: int = 0) -> Iterator[Examples]:
-        """One client's examples after another; reports after each that time has passed."""
+        """Each client's examples in turn; after each client, calls `report` so that time limits are checked."""
         for i, m in enumerate(_lengths(on, least)):
             yield _client(on, i, m)
-            self.watch.tell(0.0)
+            self.watch.report(0.0)
 
     def _player(
         self,
@@ -495,13 +497,13 @@ class Kernels:
         """The captured step for tensors like these, loaded with these models; None if it is not worth capturing yet."""
         objective, name, steps = of
 
-        def ways() -> dict[str, StepFunction]:
+        def variants() -> dict[str, StepFunction]:
             if name == "fused":
                 return {"vmap": at_once(objective, None, span, steps=True)}
-            found = {"vmap": at_once(objective, self.traits, steps=steps)}
-            if len(batch.weight) <= FEW and not self.traits.recurrent:
-                found["streams"] = by_streams(objective, batch.weight.device, self.traits, steps=steps)
-            return found
+            functions = {"vmap": at_once(objective, self.traits, steps=steps)}
+            if len(batch.weight) <= MOST_ON_STREAMS and not self.traits.recurrent:
+                functions["streams"] = by_streams(objective, batch.weight.device, self.traits, steps=steps)
+            return functions
 
         def plain(own: Params, on: Examples, drawn: Draws, rated: Tensor) -> Sequence[Tensor]:
             if name == "fused":
@@ -512,13 +514,13 @@ class Kernels:
             torch._foreach_sub_(list(own.values()), [led(rated, slope) * slope for slope in slopes.values()])
             return [loss]
 
-        player = self.graphs.find(of, ways, plain, params, batch, draws, rates)
+        player = self.graphs.find(of, variants, plain, params, batch, draws, rates)
         if player is not None:
             player.begin(params, rates)
         return player
 
     @property
-    def cuts_unlike_sizes(self) -> bool:
+    def splits_by_size(self) -> bool:
         """Whether measures of clients of different sizes are divided into passes with little padding."""
         return self.device == "cuda" and self.traits.independent
 
@@ -536,35 +538,35 @@ class Kernels:
         part: Tensor | None,
         span: Span | None,
         *,
-        wanted: bool,
+        losses_wanted: bool,
     ) -> Tensor:
-        """A fused step; returns the losses before it if `wanted`."""
+        """A fused step; returns the losses before it if `losses_wanted`."""
 
         def step(inputs: Sequence[Tensor]) -> tuple[Tensor]:
             own, on, drawn, portion = _grouped(inputs, params, draws, part)
             return (fused_step(objective, own, on, drawn, lr, portion, span),)
 
-        if not self._plays:
+        if not self._replays_steps:
             return fused_step(objective, params, batch, draws, lr, part, span)
         draws = self.tapes.prepare(objective, draws)
         inputs = [*params.values(), *batch, *draws.tensors, *(() if part is None else (part,))]
         threads = str(torch.get_num_threads())  # which products depend on (`products`)
         of = ("fused", objective, lr, threads, part is None, draws.rows is None, draws.step_key is None)
-        found = self.tapes.run(of, step, inputs, draws.step, outputs=wanted)
+        found = self.tapes.run(of, step, inputs, draws.step, outputs=losses_wanted)
         self.tapes.note(objective, draws)
         return next(iter(found), torch.empty(0))
 
     def _slopes(
         self, objective: Objective, params: Params, batch: Examples, draws: Draws
     ) -> tuple[list[Tensor], Tensor]:
-        """Every client's gradients, and the losses before the step."""
+        """Every client's gradient, and the losses before the step."""
 
         def slopes(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
             own, on, drawn, _ = _grouped(inputs, params, draws, None)
             found, loss = _gradients(objective, own, on, drawn, traits=self.traits)
             return *found.values(), loss
 
-        if not self._plays:
+        if not self._replays_steps:
             *found, loss = slopes([*params.values(), *batch, *draws.tensors])
             return found, loss
         draws = self.tapes.prepare(objective, draws)
@@ -574,7 +576,7 @@ class Kernels:
         return found, loss
 
     @property
-    def _plays(self) -> bool:
+    def _replays_steps(self) -> bool:
         """Whether steps are replayed: not on a GPU, where bits vary, nor with autocast, which caches its casts."""
         return self.device == "cpu" and not self.mixed
 
@@ -582,7 +584,7 @@ class Kernels:
 def _grouped(
     inputs: Sequence[Tensor], like: Params, draws: Draws, part: Tensor | None
 ) -> tuple[Params, Examples, Draws, Tensor | None]:
-    """Flat inputs regrouped: a stack of models, their examples, their draws, their parts of a step."""
+    """Flat inputs regrouped: a stack of models, their examples, their draws, and factors of their step sizes."""
     if part is None:
         return *grouped(inputs, like, draws), None
     return *grouped(inputs[:-1], like, draws), inputs[-1]
@@ -595,8 +597,8 @@ def _measure_shared(
     n, m = on.weight.shape
     each = [take(models, j) for j in range(next(iter(models.values())).shape[0])]
     flat = zip(*(t.flatten(0, 1).split(rows) for t in on), strict=True)
-    said = [torch.stack([per_example(model, Examples(*block)) for model in each]) for block in flat]
-    values = torch.cat(said, dim=1).reshape(len(each), n, m)
+    per_block = [torch.stack([per_example(model, Examples(*block)) for model in each]) for block in flat]
+    values = torch.cat(per_block, dim=1).reshape(len(each), n, m)
     return torch.stack([weighted_mean(of_model, on.weight) for of_model in values], dim=1)
 
 
@@ -616,7 +618,7 @@ def _gradients(
             values = training_losses(objective, one, examples, draws.of(drawn))
         return weighted_mean(values, examples.weight)
 
-    # The gradient of everybody's sum: a vmap of `torch.func.grad` gives the same, and imports torch's compiler.
+    # The gradient of the sum over clients: a vmap of `torch.func.grad` gives the same, and imports torch's compiler.
     with torch.enable_grad():
         stacked = {name: value.detach().requires_grad_() for name, value in params.items()}
         losses = vmap(mean_loss)(stacked, on, draws.tensors)
@@ -626,38 +628,38 @@ def _gradients(
 
 
 class _SingleClients:
-    """The clients of a stack one by one, without padding, and how many of their steps have been taken."""
+    """The clients of a stack, to be trained one by one without padding; counts the steps taken so far."""
 
     def __init__(self, on: Examples, key: Key, how: Descent) -> None:
         counts = [reach(on), (on.weight > 0).sum(1), (on.weight == 1).sum(1)]
-        self._lengths, self._sizes, self._ones = torch.stack(counts).tolist()  # at once: each would wait for a GPU
+        self._lengths, self._sizes, self._ones = torch.stack(counts).tolist()  # one synchronisation with a GPU, not 3
         self._on, self._key, self._orders = on, key, Batches.orders_of_all(how, on.weight, key)
         self._batch, self._steps = how.batch, [_steps(how, m) for m in self._lengths]
-        self._taken, self._all, self._lock = 0, sum(self._steps), Lock()
+        self._taken, self._total, self._lock = 0, sum(self._steps), Lock()
 
-    def get(self, i: int, begins: Callable[[], None]) -> SingleClient:
-        """One client; `begins` is called before every step."""
-        alike = self._ones[i] == self._lengths[i]
+    def get(self, i: int, before_step: Callable[[], None]) -> SingleClient:
+        """A client; `before_step` is called before each of its steps."""
+        unweighted = self._ones[i] == self._lengths[i]
         examples = _client(self._on, i, self._lengths[i])
-        return SingleClient(examples, self._key[i], self._orders[i], self._sizes[i], alike, begins)
+        return SingleClient(examples, self._key[i], self._orders[i], self._sizes[i], unweighted, before_step)
 
-    def shapes(self, i: int) -> tuple[int | bool, ...]:
-        """Equal for clients whose steps have the same numbers of examples, and weights of the same kind."""
-        size, alike = self._sizes[i], self._ones[i] == self._lengths[i]
+    def signature(self, i: int) -> tuple[int | bool, ...]:
+        """Equal for clients that can replay the same tapes: same batch sizes, and both with or both without weights."""
+        size, unweighted = self._sizes[i], self._ones[i] == self._lengths[i]
         if self._batch is None or not self._lengths[i]:
-            return alike, self._lengths[i]
-        return alike, min(size, self._batch), size % self._batch, size <= self._batch
+            return unweighted, self._lengths[i]
+        return unweighted, min(size, self._batch), size % self._batch, size <= self._batch
 
-    def teller(self, i: int, tell: Callable[[float], None]) -> Callable[[], None]:
-        """Reports the progress of the stack when a client's next step begins.
+    def reporter(self, i: int, report: Callable[[float], None]) -> Callable[[], None]:
+        """A function to call before each step of a client; it reports the progress of the whole stack.
 
-        Curvature is no step of the descent, but looks like some: a client is never said to have more than it has.
+        Extra calls do not count: a client never reports more steps than its descent has.
         """
-        own = count()
-        return lambda: tell((self._taken + min(next(own), self._steps[i] - 1)) / self._all)
+        calls = count()
+        return lambda: report((self._taken + min(next(calls), self._steps[i] - 1)) / self._total)
 
     def finish(self, i: int) -> None:
-        """Count a client's steps as taken; clients may descend on several threads."""
+        """Count a client's steps as taken. May be called from several threads."""
         with self._lock:
             self._taken += self._steps[i]
 

@@ -1,14 +1,16 @@
 """Packed sequences of a stack of clients, which stay padded.
 
-How many rows a packed sequence has depends on the lengths, and vmap cannot look at values. `pack_padded_sequence` here
-returns placeholders, and the padded series is remembered beside them, with a mask of the time steps within each length.
-Recurrent layers hold their states where a series has ended. The placeholder for the rows is NaN: a model that computes
-with them (`packed.data`) gives NaN, which the check before a run notices, and its clients run one by one.
+The number of rows of a packed sequence depends on the lengths, and vmap cannot read values. `pack_padded_sequence`
+therefore returns placeholders, and the padded series is stored for them, with a mask of the time steps within each
+length. Recurrent layers keep their states unchanged after the end of a series. The placeholder for the rows is NaN: a
+model that computes with them (`packed.data`) gives NaN, which the check before a run notices, and its clients run one
+by one.
 
-`pad_packed_sequence` without `total_length` pads to the longest series of a batch, which is a value, too. Most models
-mask what is past each series or add it up as zeros: they may be given more padding (`padding_is_free`).
+`pad_packed_sequence` without `total_length` pads to the length of the longest series in a batch, which is a value, too.
+Most models mask what follows the end of a series, or add it up as zeros: they may be given more padding
+(`padding_is_free`).
 
-A series of length 0, which torch refuses, keeps the state it starts with.
+A series of length 0, which torch refuses, keeps its initial state.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from torch.overrides import TorchFunctionMode
 from corymb.keys import key_of, uniform
 
 RANGES = (-1.0, 1.0), (0.5, 1.0), (-1.0, -0.5)
-"""Of the numbers that stand for a recurrent layer's outputs while more padding is tried."""
+"""The ranges of the numbers that replace a recurrent layer's outputs while more padding is tried."""
 FURTHER = (1, 4)
-"""By how many time steps."""
+"""The numbers of additional time steps that are tried."""
 
 
 class Padded(NamedTuple):
@@ -41,9 +43,9 @@ class Padded(NamedTuple):
 
 @dataclass
 class PackedSequences:
-    """What is packed while a model runs, by the id of the placeholder that the model holds.
+    """The series packed while a model runs, by the id of the placeholder that the model holds.
 
-    `free` says that the model may be given more padding than it asks for.
+    `free` means that the model may be given more padding than it asks for.
     """
 
     free: bool = False
@@ -53,8 +55,8 @@ class PackedSequences:
         """`torch._VF._pack_padded_sequence`: placeholders for the rows and for how many series each time step has."""
         x = x.transpose(0, 1) if batch_first else x
         real = torch.arange(x.shape[0], device=x.device).unsqueeze(1) < lengths.to(x.device)
-        x = _masked(x, real, 0)  # it may be padded with NaN
-        # One number, although there is one for each time step: so `pad` can tell whether it is given a `total_length`.
+        x = _masked(x, real, 0)  # its padding may be NaN
+        # A single number instead of one for each time step, so that `pad` can tell whether `total_length` was given.
         return self.remember(Padded(x, real, lengths)), torch.tensor([x.shape[1]])
 
     def remember(self, series: Padded) -> Tensor:
@@ -81,15 +83,16 @@ class PackedSequences:
 
 
 def _masked(x: Tensor, real: Tensor, padding: float) -> Tensor:
-    """The series t b ... with `padding` where time steps are past their ends."""
+    """The series t b ... with `padding` after their ends."""
     return torch.where(real.reshape(*real.shape, *(1 for _ in x.shape[2:])), x, padding)
 
 
 def padding_is_free(losses: Callable[[], Tensor]) -> bool | None:
-    """Whether a model that pads packed sequences again has the same losses with more padding than it asks for.
+    """Whether a model that unpacks sequences has the same losses with more padding than it asks for.
 
-    The outputs that it pads are replaced by numbers of both signs, then of each sign: a maximum over time, for example,
-    depends on the padding only if all outputs are negative. None if it pads nothing, or fails with more padding.
+    The outputs that it unpacks are replaced by numbers of both signs, then of each sign: a maximum over time, for
+    example, depends on the padding only if all outputs are negative. None if the model unpacks nothing, or fails with
+    more padding.
     """
     for low, high in RANGES:
         mode = _MorePadding(0, low, high)
@@ -110,7 +113,7 @@ def padding_is_free(losses: Callable[[], Tensor]) -> bool | None:
 
 
 class _MorePadding(TorchFunctionMode):
-    """Pads packed sequences again by some `further` time steps, with uniform numbers in place of their rows."""
+    """Unpacks sequences with `further` more time steps of padding, and uniform numbers in place of their rows."""
 
     def __init__(self, further: int, low: float, high: float) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from corymb.choices import KernelName
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws, model_takes
 from corymb.engines.host import ClientHost, one_line
-from corymb.engines.room import isolated
+from corymb.engines.isolation import isolated
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.packed import padding_is_free
 from corymb.engines.vectorised.traits import Traits, watch
@@ -72,7 +72,7 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
 
 
 def _replaying(kernels: Kernels) -> Kernels:
-    """The kernels, knowing whether the steps that were tried can be replayed."""
+    """The kernels, with `replays` set if the steps that were tried can be replayed."""
     return replace(kernels, replays=kernels.tapes.all_replay)
 
 
@@ -91,7 +91,7 @@ def _together(kernels: Kernels, objective: Objective, clients: list[Examples]) -
 
 
 def _candidates(only: KernelName | None) -> Sequence[KernelName | None]:
-    """The kernel asked for (None: chosen by `Kernels.pick`), then slower ones that support more models."""
+    """The requested kernel (None: chosen by `Kernels.pick`), then slower ones that support more models."""
     known: list[KernelName] = ["fused", "foreach", "serial"]
     return known[known.index(only) :] if only else [None, "foreach", "serial"]
 

@@ -20,16 +20,17 @@ from torch.overrides import TorchFunctionMode
 from corymb.engines.vectorised.traits import linear_arguments
 from corymb.keys import no_transform_active
 
-WORTH = 2**23
-"""Floating-point operations from which a product by oneDNN is faster: 1.2 to 1.5 times at this size, 2 at ten times."""
+MIN_FLOPS = 2**23
+"""Floating-point operations from which oneDNN is faster: 1.2 to 1.5 times at this size, twice at ten times this."""
 
 MOST_THREADS = 2
-"""More threads share the clients of a stack instead of each product. For steps, two already do: MKL takes as long."""
+"""With more threads, each takes clients of the stack instead of a share of every product. For steps, that is already so
+with two threads: MKL takes as long."""
 
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether this is a processor of AMD's with AVX-512, and this build of torch has both libraries."""
+    """Whether this is an AMD processor with AVX-512, and this build of torch has both libraries."""
     mkl = "BLAS_INFO=mkl" in torch.__config__.show()
     return mkl and _vendor() == "AuthenticAMD" and torch.backends.cpu.get_cpu_capability() == "AVX512" and _works()
 
@@ -61,7 +62,7 @@ def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _pays(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is faster for `linear` of one client: x ... i, weight o i."""
     plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and weight.dim() == 2
-    return plain and 2 * x.numel() * len(weight) >= WORTH and onednn_is_faster()
+    return plain and 2 * x.numel() * len(weight) >= MIN_FLOPS and onednn_is_faster()
 
 
 def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

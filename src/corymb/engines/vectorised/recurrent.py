@@ -28,9 +28,9 @@ CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 class Cells(TorchFunctionMode):
     """Computes recurrent layers and cells by the functions of this module; other operations are left alone.
 
-    cuDNN is off meanwhile: `torch.nn.RNNBase` would ask where its weights are in memory, which a stack cannot say.
-    Whole numbers stay on their device: lengths need not be on the CPU (`packed`), and a GPU need not wait for them.
-    `free_padding` says that packed sequences may be padded further than the model asks for.
+    cuDNN is disabled within: `torch.nn.RNNBase` would ask where its weights are in memory, undefined in a stack.
+    Integer tensors are not moved to the CPU: `packed` does not need lengths there, and a GPU need not wait for them.
+    `free_padding` means that packed sequences may be padded further than the model asks for.
     """
 
     def __init__(self, *, free_padding: bool = False) -> None:
@@ -86,7 +86,7 @@ def _moved(func: Any, tensor: Tensor, device: Any = "cpu", *more: Any, **options
     return tensor.to(tensor.device, *more, **options)
 
 
-# ---- cells that a model moves along its series by itself
+# ---- cells that a model applies step by step itself
 
 
 def cell(name: str, x: Tensor, state: Any, into: Tensor, across: Tensor, *biases: Tensor | None) -> Any:
@@ -111,37 +111,37 @@ class Moment(NamedTuple):
     """A time step that the backward pass returns to."""
 
     before: Tensor
-    """The hidden state before it: n b h, not contiguous, so that only those who need it flatten it."""
+    """The hidden state before the step: n b h. It is not contiguous: only the kinds that need it flatten it."""
     after: Tensor
     memory: Tensor
-    """The memory before it, of an LSTM: nb h."""
+    """An LSTM's memory before the step: nb h."""
     kept: Sequence[Tensor]
-    """What the forward pass kept."""
+    """What the forward pass kept for this step."""
 
 
 class Slopes(NamedTuple):
-    """Gradients of what goes into a time step."""
+    """Gradients with respect to the inputs of a time step."""
 
     given: Tensor
     recurring: Tensor
     memory: Tensor
     hidden: Tensor | None = None
-    """Of the hidden state before it, in ways other than `recurring`."""
+    """With respect to the hidden state before the step, where it has effects other than through `recurring`."""
 
 
 class Kind(NamedTuple):
     """The elementwise part of a time step of a recurrent layer.
 
-    `given` is what the inputs contribute and `recurring` what the hidden state does, both nb gates·h with their biases;
-    h and c are nb h. Only an LSTM has a memory c; the others pass it on.
+    `given` is the contribution of the inputs and `recurring` that of the hidden state, both nb gates·h with their
+    biases; h and c are nb h. Only an LSTM has a memory c; the others pass it on.
     """
 
     forward: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Sequence[Tensor]]]
-    """Of given, recurring, h and c: h and c after the step, and what the backward pass needs (first c, of an LSTM)."""
+    """Maps given, recurring, h and c to the next h and c, and what the backward pass needs (an LSTM's c first)."""
     backward: Callable[[Tensor, Tensor, Moment], Slopes]
-    """Of the gradients of h and c after the step."""
+    """Maps the gradients with respect to h and c after the step to those with respect to the step's inputs."""
     kept: int
-    """How many tensors the forward pass keeps."""
+    """The number of tensors that the forward pass keeps for each step."""
 
 
 def layers(
@@ -159,7 +159,7 @@ def layers(
 ) -> tuple[Tensor, ...]:
     """The outputs of all time steps and the last states, with the arguments of torch's own functions.
 
-    Where series differ in length, `real` tells which time steps are within each (t b); past its end a state stays.
+    If series differ in length, `real` masks the time steps within each (t b); after its end, a state is unchanged.
     """
     if dropout and train:
         raise NotImplementedError("recurrent layers with dropout between them have no implementation for a stack")
@@ -170,7 +170,7 @@ def layers(
     outputs = x.transpose(0, 1) if batch_first else x  # t b i
     last = []
     for layer in range(num_layers):
-        ways = []
+        both = []
         for place in range(directions * layer, directions * (layer + 1)):
             backwards = place % directions == 1
             own, (h, c) = weights[each * place : each * (place + 1)], (one[place] for one in states)
@@ -178,8 +178,8 @@ def layers(
             series, within = (outputs.flip(0), real if real is None else real.flip(0)) if backwards else (outputs, real)
             out, c = compute(series, h, c, own, within)
             last.append((out[-1], c))
-            ways.append(out.flip(0) if backwards else out)
-        outputs = torch.cat(ways, -1) if bidirectional else ways[0]
+            both.append(out.flip(0) if backwards else out)
+        outputs = torch.cat(both, -1) if bidirectional else both[0]
     ends = [torch.stack(one) for one in zip(*last, strict=True)]
     return outputs.transpose(0, 1) if batch_first else outputs, *(ends if name == "lstm" else ends[:1])
 
@@ -190,13 +190,13 @@ def _layer(
     """One layer of one client in one direction: its outputs t b h and last memory b h."""
     into, across, *biases = weights
     low = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else None
-    # A GRU multiplies what recurs, its bias included; elsewhere one bias does for both.
+    # A GRU multiplies the recurrent part, including its bias; for the others, the two biases can be added up.
     bias, recurring_bias = (
         (biases or (None, None)) if name == "gru" else (biases[0] + biases[1] if biases else None, None)
     )
     given = [x, h.to(into.dtype), c.to(into.dtype), into, across, bias, recurring_bias, real]
     led = [None if one is None else one.unsqueeze(0) for one in given]
-    with at_full_precision(x):  # products are lowered by themselves; autocast would lower the rest as well
+    with at_full_precision(x):  # products are cast to `low` explicitly; autocast would cast the rest as well
         out, c, *_ = _Layer.apply(*led, name, torch.is_grad_enabled(), low)  # type: ignore[no-untyped-call]
     return out.squeeze(0), c.squeeze(0)
 
@@ -204,7 +204,7 @@ def _layer(
 def _projected(
     x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], real: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """One layer of an LSTM whose hidden states are projected, cell by cell: these are rare."""
+    """One layer of an LSTM whose hidden states are projected, cell by cell, since such layers are rare."""
     into, across, *biases, projection = weights
     outputs = []
     for step, now in enumerate(x):
@@ -220,10 +220,10 @@ def _projected(
 class _Layer(torch.autograd.Function):
     """n clients' layers: x n t b i, h and c n b h, into n gh i, across n gh h, both biases n gh, with g gates.
 
-    `real` (n t b), if given, tells which time steps are within each series; past its end its states stay as they are.
-    Returns the outputs n t b h and the last memory n b h and, if they are `kept` for the backward pass, what each time
-    step's `Kind.forward` kept. Products have precision `low`, if given; the rest has that of the inputs. vmap adds to
-    the axis of clients.
+    `real` (n t b), if given, masks the time steps within each series; after its end, its states are unchanged. Returns
+    the outputs n t b h, the last memory n b h and, with `kept`, the tensors that each time step's `Kind.forward` keeps
+    for the backward pass. Products have precision `low`, if given; the rest has that of the inputs. Under vmap, the
+    vmapped axis is merged into the axis of clients.
     """
 
     @staticmethod
@@ -285,7 +285,7 @@ class _Layer(torch.autograd.Function):
             memory = saved[kind.kept * (step - 1)] if step and saved else c.flatten(0, 1)
             kept = saved[kind.kept * step : kind.kept * (step + 1)]
             past = None
-            if real is not None:  # where a series has ended, the states were passed on as they were
+            if real is not None:  # after the end of a series, the states were passed on unchanged
                 within = real[:, step].unsqueeze(-1)
                 past = torch.where(within, 0, to_h), torch.where(within.flatten(0, 1), 0, to_c)
                 to_h, to_c = to_h - past[0], to_c - past[1]
@@ -305,7 +305,7 @@ class _Layer(torch.autograd.Function):
         ]
         slope = slope if low is None else slope.to(low)
         recurring_slope = slope if same else recurring_slope
-        # The product of the hidden state before each step with its slope: h for the first step, then the outputs.
+        # The product of the hidden state before each step (h, then the outputs) with the step's gradient.
         to_across = _product(recurring_slope[:, b:].mT, out[:, :-1].flatten(1, 2), low, dtype)
         to_across = to_across + _product(recurring_slope[:, :b].mT, h, low, dtype)
         to_into = _product(slope.mT, x.flatten(1, 2), low, dtype)
@@ -323,12 +323,12 @@ class _Layer(torch.autograd.Function):
 
         merged = [with_clients(value, dim) for value, dim in zip(tensors, in_dims, strict=False)]
         out, last, *made = _Layer.apply(*merged, name, kept, low)  # type: ignore[no-untyped-call]
-        apart = (info.batch_size, -1)
-        return (out.unflatten(0, apart), last.unflatten(0, apart), *made), (0, 0, *[None] * len(made))
+        split = (info.batch_size, -1)
+        return (out.unflatten(0, split), last.unflatten(0, split), *made), (0, 0, *[None] * len(made))
 
 
 def at_full_precision(where: Tensor) -> Any:
-    """A context in which operations keep the precision of their tensors, under autocast too."""
+    """A context in which operations keep the precision of their tensors, even under autocast."""
     kind = where.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 

@@ -33,30 +33,30 @@ class SingleClient(NamedTuple):
     on: Examples
     key: Key
     orders: Callable[[int], Tensor] | None = None
-    """Of its passes, if they are drawn already (`Batches.orders_of_all`)."""
+    """The order of the rows in each pass, if already drawn (`Batches.orders_of_all`)."""
     size: int | None = None
     """How many of its examples have a weight, if known."""
-    alike: bool = False
-    """Whether every example weighs 1."""
-    begins: Callable[[], None] = lambda: None
+    unweighted: bool = False
+    """Whether every example has weight 1."""
+    before_step: Callable[[], None] = lambda: None
     """Called before every step."""
 
     def steps(self, how: Descent) -> Iterator[tuple[Examples, Draws]]:
         """The examples and the draws of each step."""
         for step, (rows, _) in enumerate(Batches(how, self.on.weight, self.key, self.orders, self.size)):
-            self.begins()
+            self.before_step()
             yield self._at(rows), Draws(self.key, step, rows)
 
     def _at(self, rows: Tensor | None) -> Examples:
         x, y, weight = self.on
         if rows is None:
             return self.on
-        same = weight[: len(rows)] if self.alike else weight.index_select(0, rows)
+        same = weight[: len(rows)] if self.unweighted else weight.index_select(0, rows)
         return Examples(x.index_select(0, rows), y.index_select(0, rows), same)
 
     def mean(self, losses: Tensor, weight: Tensor) -> Tensor:
         """The weighted mean of losses; with weights of 1, it takes a sixth of the operations."""
-        return losses.mean(-1) if self.alike and losses.shape[-1] else weighted_mean(losses, weight)
+        return losses.mean(-1) if self.unweighted and losses.shape[-1] else weighted_mean(losses, weight)
 
 
 def descend_single(
@@ -69,8 +69,8 @@ def descend_single(
 ) -> Tensor:
     """One client's descent, in place; returns its loss before the first step.
 
-    The numbers are those of `corymb.local.reference.descend_one`. `layers` are parameters that the backward pass steps
-    itself: of linear layers that use them once, for plain SGD. With `tapes`, steps are replayed (`tape`).
+    The results are those of `corymb.local.reference.descend_one`. `layers` are the parameters that the backward pass
+    steps itself, for plain SGD: those of linear layers that use them once. With `tapes`, steps are replayed (`tape`).
     """
     part = None
     if how.safe:
@@ -79,10 +79,10 @@ def descend_single(
         part = step_part(how, lambda at: gradient_one(objective, at, some, Draws(client.key, 0, rows)), params)
     stepper = Stepper(how, [p for name, p in params.items() if name not in layers], part)
     players, before = dict[tuple[int, int], Player](), torch.empty(0)
-    # A recurrent layer prepares its weights whenever they are new tensors, so leaves are the same ones in every step.
-    # Autocast takes the same tensors for the same values, so there they are new ones.
-    lasting = not layers and not torch.is_autocast_enabled(client.on.weight.device.type)
-    leaves = [_leaf(p) if lasting else p for p in params.values()]
+    # A recurrent layer prepares its weights again for every new tensor, so all steps use the same leaves. Autocast
+    # caches its casts by tensor and would miss the in-place steps: there, each step has new leaves.
+    reused = not layers and not torch.is_autocast_enabled(client.on.weight.device.type)
+    leaves = [_leaf(p) if reused else p for p in params.values()]
     for batch, draws in client.steps(how):
         drawn = draws if tapes is None else tapes.prepare(objective, draws)
 
@@ -94,7 +94,9 @@ def descend_single(
         if tapes is not None:
             shape = len(batch.weight), len(inputs)
             if shape not in players:  # the other tensors have the same shapes in all steps of a client
-                players[shape] = tapes.player(("alone", objective, client.alike, how.lr if layers else 0.0), inputs)
+                players[shape] = tapes.player(
+                    ("alone", objective, client.unweighted, how.lr if layers else 0.0), inputs
+                )
             player = None if players[shape].refused else players[shape]
         if player is None:
             loss, *slopes = step([*leaves, *inputs[len(params) :]])
@@ -145,7 +147,7 @@ def _step(
 
 
 def _leaf(p: Tensor) -> Tensor:
-    """A parameter to differentiate by, in the same memory."""
+    """A parameter to differentiate with respect to, in the same memory."""
     return p.detach().requires_grad_()
 
 
@@ -161,9 +163,9 @@ def step_layers(
 ) -> tuple[Tensor, Params]:
     """A step of one client's linear layers, in place: the loss before it, and the gradients of all other parameters.
 
-    `own` are those layers' parameters to step, `params` all parameters as they are read: in a mixed precision, copies.
-    `part` is the part of the step that is taken, where that is not all of it; gradients are such a part as well. What
-    has no influence has no gradient.
+    `own` are the parameters of those layers, which are stepped; `params` are all parameters as the model reads them,
+    copies in mixed precision. `part`, if given, scales the step and the returned gradients. Parameters without
+    influence on the loss have no gradient.
     """
     with torch.enable_grad():
         token = torch.zeros((), device=on.weight.device, requires_grad=True)  # so that the first layer has a backward
@@ -179,26 +181,26 @@ def step_layers(
 
 
 class _Linears(TorchFunctionMode):
-    """Sends every `linear` of these parameters to the layer that is stepped in its backward.
+    """A mode that replaces `linear` by a layer that is stepped in its backward pass, for the parameters in `targets`.
 
-    `ours`: by the id of a parameter that is read, the one to step.
+    `targets` has, by the id of the parameter that is read, the parameter to step.
     """
 
-    def __init__(self, ours: dict[int, Tensor], token: Tensor, lr: float) -> None:
+    def __init__(self, targets: dict[int, Tensor], token: Tensor, lr: float) -> None:
         super().__init__()
-        self.ours, self.token, self.lr = ours, token, lr
+        self.targets, self.token, self.lr = targets, token, lr
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is functional.linear:
             x, weight, bias = linear_arguments(*args, **(kwargs or {}))
-            if id(weight) in self.ours:
-                own = self.ours[id(weight)], None if bias is None else self.ours[id(bias)]
+            if id(weight) in self.targets:
+                own = self.targets[id(weight)], None if bias is None else self.targets[id(bias)]
                 return _Layer.apply(x, weight, bias, *own, self.token, self.lr)  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
 class _Layer(torch.autograd.Function):
-    """A linear layer: x ... i, weight o i, bias o; `own` and `own_bias` are where the steps go."""
+    """A linear layer: x ... i, weight o i, bias o; its backward pass steps `own` and `own_bias`."""
 
     @staticmethod
     def forward(

@@ -29,7 +29,7 @@ def stacked_layers(traits: Traits | None) -> Iterator[None]:
 
 
 def _unfused_attention() -> AbstractContextManager[None]:
-    """Compute attention by matrix products: without a vmap rule of its fused kernels, torch would loop over clients."""
+    """Compute attention by matrix products: its fused kernels have no vmap rule, so torch would loop over clients."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     unfused: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
@@ -39,9 +39,9 @@ def _unfused_attention() -> AbstractContextManager[None]:
 class Lookups(TorchFunctionMode):
     """A mode that corrects embeddings under vmap, where torch looks codes up in the concatenated tables of all clients.
 
-    A code out of range would silently read, and train, another client's row: here it gives NaN, so that the client's
-    reply is rejected. `padding_idx` would be that row of the first client's table only, and the other clients would
-    train their padding: here no gradient passes where the code is the padding.
+    There, an out-of-range code would silently read, and train, another client's row: here it gives NaN, so that the
+    client's reply is rejected. `padding_idx` would apply to the first client's table only, and the other clients would
+    train their padding: here the padding code gets no gradient.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -30,15 +30,15 @@ from corymb.core.objective import Draws
 from corymb.keys import BY_NUMPY
 
 Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
-"""From inputs, which it may write into, to outputs."""
+"""Maps inputs, which it may write into, to outputs."""
 MOST = 256
-"""How many tapes are kept."""
+"""The most tapes to keep."""
 TIMED = 5
-"""How many replays of a tape are timed."""
+"""The number of replays of a tape that are timed."""
 SHAPED_BY_VALUES = {"aten::_pack_padded_sequence"}
-"""Operations whose results' shapes depend on values, beside those that torch tags so."""
+"""Operations whose results' shapes depend on values, in addition to those that torch tags as such."""
 KEEPS_FOR_BACKWARD = {"aten.mkldnn_rnn_layer.default"}
-"""Operations that give their backward pass what it needs only while gradients are enabled."""
+"""Operations that store what their backward pass needs only while gradients are enabled."""
 READS_VALUES = {"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage"}
 """Methods that hand a tensor's memory to Python without any operation."""
 
@@ -57,11 +57,11 @@ class _Line(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[int | None, ...]
-    """None for a result that is not there: `convolution_backward` gives only the gradients that it is asked for."""
+    """None for a result that is None: `convolution_backward` returns only the gradients that are requested."""
     free: tuple[int, ...] = ()
 
     @property
-    def gives_several(self) -> bool:
+    def returns_several(self) -> bool:
         """Whether its result is a tuple or a list of tensors."""
         if self.function in BY_NUMPY:
             return False
@@ -74,7 +74,7 @@ class _Line(NamedTuple):
 
     @property
     def call(self) -> Callable[..., Any]:
-        """What to call with its arguments: bound to its options, and without a Python function around the operation."""
+        """The callable for its arguments, with options bound and without a Python wrapper around the operation."""
         plain = getattr(self.function, "_op", self.function)
         plain = torch.enable_grad()(plain) if str(self.function) in KEEPS_FOR_BACKWARD else plain
         return partial(plain, **self.kwargs) if self.kwargs else plain
@@ -95,18 +95,19 @@ class Tape:
     def play(self) -> Callable[[Sequence[Tensor]], list[Tensor]]:
         """A function that applies the recorded operations to other inputs.
 
-        What takes time in Python is done here, once: a step of a small model is a hundred operations of a few
-        microseconds. Every argument, tensor or not, has a slot, so that one call of C collects those of an operation.
+        Everything slow in Python is done here, once: a step of a small model is a hundred operations of a few
+        microseconds each. Every argument, tensor or not, has a slot, so that one C call collects those of an operation.
         """
         slots, lines = _Slots(self), list[_Call]()
         for line in self.lines:
             places = [slots.of(arg, lines) for arg in line.args]
-            one = None if line.gives_several or not line.results else line.results[0]
-            lines.append(_Call(line.call, _getter(places), one, line.results if line.gives_several else (), line.free))
+            several = line.returns_several
+            one = None if several or not line.results else line.results[0]
+            lines.append(_Call(line.call, _getter(places), one, line.results if several else (), line.free))
         return partial(_play, slots.values, self.inputs, lines, self.outputs)
 
     def without_outputs(self) -> Tape:
-        """The operations needed for what it writes into its inputs."""
+        """A tape of only the operations needed for what is written into the inputs."""
         return _freed(_needed(self.lines, set()), self.inputs, self.constants, (), self.written)
 
 
@@ -122,7 +123,7 @@ class _Call(NamedTuple):
 
 
 class _Slots:
-    """The values that a tape plays with, by number: tensors at their places, then all other arguments."""
+    """The values of a tape by number: tensors at their places, then all other arguments."""
 
     def __init__(self, tape: Tape) -> None:
         made = (number for line in tape.lines for number in line.results if number is not None)
@@ -131,7 +132,7 @@ class _Slots:
             self.values[number] = value
 
     def of(self, arg: Any, lines: list[_Call]) -> int:
-        """The slot of an argument; a list of tensors is put together by a line of its own."""
+        """The slot of an argument; a list of tensors is assembled by a separate call."""
         if type(arg) is _Place:
             return arg.number
         self.values.append(None)
@@ -148,7 +149,7 @@ def _listed(*values: Any) -> list[Any]:
 
 
 def _getter(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """Collects several values as a tuple; `itemgetter` gives one value by itself, so that it is asked for a slice."""
+    """Collects the values at these places; for a single place, `itemgetter` would return a bare value, so it slices."""
     if len(places) > 1:
         return itemgetter(*places)
     return itemgetter(slice(places[0], places[0] + 1) if places else slice(0, 0))
@@ -187,9 +188,9 @@ def record(function: Function, inputs: Sequence[Tensor]) -> tuple[Sequence[Tenso
 
 
 class _Readers(TorchFunctionMode):
-    """Notes whether a function hands values to Python in a way that no operation shows.
+    """Notes whether a function passes values to Python without an operation that would show it.
 
-    Functions that compute outside torch on purpose are recorded as if they were operations.
+    Functions that deliberately compute outside torch are recorded as if they were operations.
     """
 
     def __init__(self, recorder: _Recorder) -> None:
@@ -204,12 +205,12 @@ class _Readers(TorchFunctionMode):
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down every operation; tensors get a number when they are first seen."""
+    """Records every operation; tensors are numbered when they are first seen."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lines: list[_Line] = []
-        self.alive = list(inputs)  # an id is only good while its tensor lives
+        self.alive = list(inputs)  # an id is valid only while its tensor is alive
         self.places = {id(t): place for place, t in enumerate(inputs)}
         self.outside: list[Tensor] = []
         self.problem = len(self.places) < len(inputs)
@@ -233,14 +234,14 @@ class _Recorder(TorchDispatchMode):
             return found
         results = tuple(self._seen(one) if isinstance(one, Tensor) else None for one in several)
         if function is torch.ops.aten.ones_like.default and found.is_contiguous():
-            # A backward pass starts with these. They do not need the loss: a tape without outputs can leave it out.
+            # A backward pass starts with these ones. Without the dependency on the loss, `without_outputs` can omit it.
             function, given = torch.ops.aten.ones.default, (list(found.shape),)
             kwargs = {"dtype": found.dtype, "device": found.device}
         self.lines.append(_Line(function, given, kwargs, results))
         return found
 
     def whole(self, function: Any, args: tuple[Any, ...]) -> Tensor:
-        """Call a function that computes outside torch, and write it down as one operation."""
+        """Call a function that computes outside torch, and record it as one operation."""
         given = tuple(self._placed(arg) for arg in args)
         with _disable_current_modes():
             found: Tensor = function(*args)
@@ -269,14 +270,14 @@ class _Recorder(TorchDispatchMode):
 
     @property
     def leaks(self) -> bool:
-        """Whether a tensor from outside shares memory with one from inside, so that it is not a constant."""
+        """Whether a tensor from outside shares memory with one made inside, so that it is not a constant."""
         outside = {id(t) for t in self.outside}
         inside = {_memory(t) for t in self.alive if id(t) not in outside}
         return any(_memory(t) in inside for t in self.outside)
 
 
 def _same_view(function: Any, given: Tensor, found: Any) -> bool:
-    """Whether the result of an operation is just its argument again."""
+    """Whether the result of an operation is the same view of memory as its argument."""
     if not function._schema.returns or not isinstance(found, Tensor) or function._schema.is_mutable:
         return False
     alias = function._schema.returns[0].alias_info is not None and _memory(given) == _memory(found)
@@ -354,17 +355,17 @@ for _word in (*_UNARY, *_COMPARED, *_BINARY, *(f"r{word}" for word in _BINARY)):
 
 @dataclass
 class Player:
-    """Computes one function on inputs of one signature: as it is written, until its tape is known to agree."""
+    """Runs one function on inputs of one signature: replays its tape once that is known to agree with the function."""
 
     of: tuple[Any, ...]
-    """What the function is identified by; held, because ids are only unique among living objects."""
+    """What identifies the function; kept alive, because ids are only unique among living objects."""
     whole: Tape | None = None
     lean: Tape | None = None
-    """The tape without outputs; only once `whole` is trusted."""
+    """The tape without outputs; set once `whole` is trusted."""
     calls: int = 0
     timed: int = 0
     seconds_per_operation: float = inf
-    """The least of the replays that were timed."""
+    """The minimum over the replays that were timed."""
 
     @property
     def trusted(self) -> bool:
@@ -373,13 +374,13 @@ class Player:
 
     @property
     def refused(self) -> bool:
-        """Whether the function cannot be replayed: it depends on values, or its tape gave other bits."""
+        """Whether the function cannot be replayed: it depends on values, or its tape gave different bits."""
         return self.calls > 1 and self.whole is None
 
     def run(
         self, function: Function, inputs: Sequence[Tensor], step: int | Tensor, *, outputs: bool = True
     ) -> Sequence[Tensor]:
-        """The function's outputs; without `outputs`, only what it writes into its inputs counts."""
+        """The function's outputs; with `outputs=False`, only what it writes into its inputs is computed."""
         if self.lean is not None and self.whole is not None:
             trusted = self.whole if outputs else self.lean
             return trusted.play(inputs) if self.timed >= TIMED else self._timed(trusted, inputs)
@@ -410,7 +411,7 @@ class Player:
 
 
 def _attempted(tape: Tape, inputs: Sequence[Tensor]) -> list[Tensor] | None:
-    """What a tape gives; None if it fails, as it may where an operation depends on more than its arguments."""
+    """The outputs of a tape; None if it fails, as it may if an operation depends on more than its arguments."""
     try:
         return tape.play(inputs)
     except (RuntimeError, IndexError, ValueError, NotImplementedError):
@@ -423,11 +424,11 @@ class Tapes:
 
     kept: dict[Any, Player] = field(default_factory=dict)
     drawing: dict[int, tuple[Any, bool]] = field(default_factory=dict)
-    """Objectives, by id, and whether their steps are random."""
+    """Objectives and whether their steps are random, by id."""
     replayed: dict[tuple[Any, ...], list[Player]] = field(default_factory=dict)
-    """Pieces of work, by name, of which every step is replayed (none runs code of the objective any more), and how."""
+    """The players of jobs whose every step is replayed, by the job's key: they no longer run code of the objective."""
     _watched: dict[int, Player] | None = None
-    """Players that the watched piece of work asked for, by id."""
+    """Players that the watched job has used, by id."""
 
     @property
     def all_replay(self) -> bool:
@@ -435,29 +436,29 @@ class Tapes:
         return not any(player.refused for player in self.kept.values())
 
     @contextmanager
-    def watch(self, name: tuple[Any, ...]) -> Iterator[None]:
-        """Note a piece of work as replayed if, at its end, all functions that it ran have been."""
+    def watch(self, key: tuple[Any, ...]) -> Iterator[None]:
+        """Add the job that runs inside to `replayed` if, at its end, all functions that it ran have been replayed."""
         self._watched = {}
         try:
             yield
             if all(player.timed for player in self._watched.values()):
-                self.replayed[name] = list(self._watched.values())
+                self.replayed[key] = list(self._watched.values())
         finally:
             self._watched = None
 
-    def seconds_per_operation(self, names: Iterable[tuple[Any, ...]]) -> float:
-        """The mean over the tapes of these pieces of work, each on a single thread."""
-        players = {id(player): player for name in names for player in self.replayed[name]}.values()
+    def seconds_per_operation(self, keys: Iterable[tuple[Any, ...]]) -> float:
+        """The mean over the tapes of these jobs, each played on a single thread."""
+        players = {id(player): player for key in keys for player in self.replayed[key]}.values()
         return fmean(player.seconds_per_operation for player in players) if players else 0.0
 
     def prepare(self, objective: Any, draws: Draws) -> Draws:
-        """The draws of a step that notes whether its number is read; with a key of the step, if that is needed."""
+        """The draws of a step whose number notes whether it is read; with the step's key if the objective is random."""
         _, random = self.drawing.get(id(objective), (objective, False))
         draws = draws.with_step_key() if random else draws
         return draws._replace(step=Step(draws.step))
 
     def note(self, objective: Any, draws: Draws) -> None:
-        """After the first step of an objective: remember whether it is random."""
+        """Remember, after the first step of an objective, whether it is random."""
         if id(objective) not in self.drawing and isinstance(draws.step, Step):
             self.drawing[id(objective)] = objective, draws.step.used
 
@@ -485,5 +486,5 @@ class Tapes:
         *,
         outputs: bool = True,
     ) -> Sequence[Tensor]:
-        """A function's outputs, replayed where that is known to be the same."""
+        """A function's outputs, replayed if the tape is known to agree."""
         return self.player(of, inputs).run(function, inputs, step, outputs=outputs)

@@ -1,4 +1,4 @@
-"""Pieces of work on several threads at once, each with a single thread of torch's."""
+"""Runs independent jobs on several threads at once; within each job, torch uses a single thread."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from typing import Any, TypeVar
 
 import torch
 
-Piece = TypeVar("Piece")
-MOST = 1024
-"""More threads than any machine needs at once: a piece of work never waits for those of other runs."""
-HANDING_OVER = 9e-6
-"""Seconds of every operation in which no other thread can use Python. Measured: with two threads, a round takes twice
-as long as with one if an operation takes 5 microseconds, 1.15 times with 14, 0.8 with 22, and 0.6 from 50 on."""
+Job = TypeVar("Job")
+MAX_THREADS = 1024
+"""More threads than any machine needs at once: a job never waits for those of other runs."""
+GIL_SECONDS = 9e-6
+"""Seconds of every operation for which its thread holds the GIL. Measured: with two threads, a round takes twice as
+long as with one if an operation takes 5 microseconds, 1.15 times with 14, 0.8 with 22, and 0.6 from 50 on."""
 
 
 class Cancelled(Exception):
-    """Ends a piece of work whose results are not wanted any more."""
+    """Raised within a job whose result is no longer needed."""
 
 
-def even_slices(total: int, most: int, multiple: int = 1) -> list[slice]:
-    """Slices of `total` things, each of at most `most`, their sizes equal up to one.
+def even_slices(total: int, longest: int, multiple: int = 1) -> list[slice]:
+    """Cut `total` items into slices of at most `longest` items, whose sizes differ by at most one.
 
-    Their number is a multiple of `multiple`, so that as many threads are busy to the end, as far as there are things.
+    If there are enough items, the number of slices is a multiple of `multiple`, so that this many threads stay busy to
+    the end.
     """
-    count = -(-total // most)
+    count = -(-total // longest)
     count = min(total, -(-count // multiple) * multiple)
     ends = [total * (i + 1) // count for i in range(count)]
     return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def worthwhile_threads(seconds_per_operation: float, most: int) -> int:
-    """How many threads are faster than fewer, if each calls short operations of torch from Python: at least one."""
-    return max(1, int(min(most, seconds_per_operation / HANDING_OVER)))
+def worthwhile_threads(seconds_per_operation: float, available: int) -> int:
+    """The fastest number of threads, at least one, if each calls torch operations of this duration from Python."""
+    return max(1, int(min(available, seconds_per_operation / GIL_SECONDS)))
 
 
 @contextmanager
@@ -51,18 +52,18 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def share(
-    pieces: Sequence[Piece],
-    here: Callable[[Piece], None],
-    elsewhere: Callable[[Piece, Callable[..., None]], None],
+def run_jobs(
+    jobs: Sequence[Job],
+    on_caller: Callable[[Job], None],
+    on_worker: Callable[[Job, Callable[..., None]], None],
     threads: int,
 ) -> None:
-    """Do all pieces, those that come first before the others: some `here`, on the calling thread, the rest `elsewhere`.
+    """Run all jobs, started in this order, on the calling thread (by `on_caller`) and on workers (by `on_worker`).
 
-    `elsewhere` gets a function to call now and then, which raises `Cancelled` after a piece has failed. Returns when
-    all threads are done, and raises the first error; to be called within `one_thread`.
+    The second argument of `on_worker` is a function to call now and then: it raises `Cancelled` once another job has
+    failed. Returns when all threads are done, and raises the first error. Must be called within `one_thread`.
     """
-    waiting, cancelled = deque(pieces), list[bool]()
+    waiting, cancelled = deque(jobs), list[bool]()
     grads, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     def check(*_: Any) -> None:
@@ -73,30 +74,30 @@ def share(
         with torch.inference_mode(inference), torch.set_grad_enabled(grads):
             while waiting and not cancelled:
                 try:
-                    piece = waiting.popleft()
+                    job = waiting.popleft()
                 except IndexError:  # another thread took the last one
                     return
                 try:
-                    elsewhere(piece, check)
+                    on_worker(job, check)
                 except Cancelled:
                     return
                 except BaseException:
                     cancelled.append(True)
                     raise
 
-    others = [_pool().submit(work) for _ in range(min(threads, len(pieces)) - 1)]
+    workers = [_pool().submit(work) for _ in range(min(threads, len(jobs)) - 1)]
     try:
         while waiting and not cancelled:
             try:
-                piece = waiting.popleft()
+                job = waiting.popleft()
             except IndexError:
                 break
-            here(piece)
+            on_caller(job)
     except BaseException:
         cancelled.append(True)
         raise
     finally:
-        errors = [other.exception() for other in others]  # waits for them
+        errors = [worker.exception() for worker in workers]  # waits for them
     for error in errors:
         if error is not None:
             raise error
@@ -104,8 +105,8 @@ def share(
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Threads that are kept, as many as were ever busy at once: torch's libraries keep memory for every thread."""
-    return ThreadPoolExecutor(MOST, "corymb", initializer=torch.set_num_threads, initargs=(1,))
+    """Worker threads for all calls, as many as were ever busy at once: torch's libraries keep memory for each one."""
+    return ThreadPoolExecutor(MAX_THREADS, "corymb", initializer=torch.set_num_threads, initargs=(1,))
 
 
 if hasattr(os, "register_at_fork"):  # threads do not survive a fork

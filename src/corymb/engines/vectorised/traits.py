@@ -1,4 +1,4 @@
-"""What kind of model an objective has, found by watching it work on one example."""
+"""The traits of an objective's model, observed while it computes losses for one example."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ class Traits(NamedTuple):
     parameters: int
     parameter_bytes: int
     activation_bytes: int
-    """Of one example, everything a forward pass makes."""
+    """The bytes of all tensors that a forward pass of one example produces."""
     fusable: bool
-    """Every parameter is used exactly once, by a linear layer."""
+    """Whether every parameter is used exactly once, by a linear layer."""
     convolutional: bool
     recurrent: bool
     lstm: bool = False
-    """It has LSTM layers of series of one length, the only recurrent layers that oneDNN computes on a CPU."""
+    """Whether it has LSTM layers on series of equal length, the only recurrent layers that oneDNN computes on a CPU."""
     attends: bool = False
-    """It has scaled dot-product attention."""
+    """Whether it has scaled dot-product attention."""
     looks_up: bool = False
-    """It looks codes up in embeddings."""
+    """Whether it looks up codes in embeddings."""
     independent: bool = True
-    """An example's loss does not depend on the other examples in its batch."""
+    """Whether an example's loss is independent of the other examples in its batch."""
     writes: bool = False
-    """The model writes into the examples it is given, by a first layer that works in place, say."""
+    """Whether the model writes into the examples it is given, for example by a first layer that works in place."""
     largest_bytes: int = 1
-    """Of the largest parameter."""
+    """The bytes of the largest parameter."""
     entry: Entry | None = None
-    """The layer that reads the examples as they are, in training too."""
+    """The layer that reads the examples as they are, also in training."""
     layers: frozenset[str] = frozenset()
-    """Parameters that one linear layer uses once, in training too, and nothing else."""
+    """Parameters that are used once, by a linear layer, also in training."""
     products: frozenset[str] = frozenset()
-    """Parameters that only linear layers and convolutions use, in training too."""
+    """Parameters that only linear layers and convolutions use, also in training."""
     recurrences: tuple[Recurrence, ...] = ()
-    """Its recurrent layers, in training."""
+    """The recurrent layers used in training."""
     free_padding: bool = False
-    """Packed sequences that it pads again may be padded further: its losses are the same."""
+    """Whether packed sequences that the model unpacks may be padded further without changing its losses."""
 
 
 def watch(objective: Objective, params: Params, one: Examples) -> Traits:
@@ -68,13 +68,13 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
     training = _Watcher(params, one)
     with torch.no_grad():
         draws = Draws(root(0).to(one.weight.device))
-        objective.losses(params, one)  # a network looks at itself once: parameters would be seen twice
+        objective.losses(params, one)  # a `Network` runs an extra check in its first pass, which would count uses twice
         training_losses(objective, params, one, draws)
         with watcher:
             objective.losses(params, one)
         with training:
             training_losses(objective, params, one, draws)
-        with suppress(Exception):  # one that cannot be scored says so when scores are asked for
+        with suppress(Exception):  # an objective that cannot be scored raises when scores are requested
             objective.scores(params, one)
     writes = before != [t._version for t in one]
     return Traits(
@@ -97,7 +97,7 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
 
 
 class Watched:
-    """An objective that notes with how many examples of a client it is used at once, and in training."""
+    """A wrapper of an objective that records how many examples of a client it gets at once, overall and in training."""
 
     def __init__(self, inner: Objective) -> None:
         self.inner, self.examples, self.trained = inner, 0, 0
@@ -155,13 +155,13 @@ class _Watcher(TorchFunctionMode):
 
     @property
     def products(self) -> frozenset[str]:
-        """The parameters that nothing but products use."""
+        """The parameters used only by products."""
         found = (number for number, uses in self.uses.items() if uses and PRODUCTS.issuperset(uses))
         return frozenset(self.names[number] for number in found)
 
     @property
     def layers(self) -> frozenset[str]:
-        """The parameters of linear layers that are used there and nowhere else."""
+        """The parameters of linear layers that are used once, and nowhere else."""
         once = {number for number, uses in self.uses.items() if uses == ["linear"]}
         own = [[id(p) for p in layer if p is not None] for layer in self.linears]
         return frozenset(self.names[number] for numbers in own if once.issuperset(numbers) for number in numbers)
@@ -174,5 +174,5 @@ class _Watcher(TorchFunctionMode):
 
 
 def linear_arguments(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What `linear` is given, by place or by name."""
+    """The arguments of `linear`, whether given by position or by name."""
     return input, weight, bias

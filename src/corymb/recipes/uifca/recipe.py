@@ -208,9 +208,11 @@ def tables(results: Results) -> str:
         ("Table 4.3", {**TABLE_43, "representations": REPRESENTED}, _cell),
     ):
         head = " | ".join(f"p = {p}" for p in SHARES)
-        told = "mean over seeds (how many have 99.5 or more)" if cell is _cell_recovered else "mean (of how many cells)"
+        legend = (
+            "mean over seeds (how many have 99.5 or more)" if cell is _cell_recovered else "mean (of how many cells)"
+        )
         lines += [
-            f"## {title}: purity (%), {told}",
+            f"## {title}: purity (%), {legend}",
             "",
             f"| data | method | {head} |",
             "|---|---|" + "---|" * len(SHARES),

@@ -9,7 +9,7 @@ from typing import Any
 from corymb.clustering.paired import Difference
 from corymb.core.snapshot import Algorithm
 from corymb.runs.advising.pairs import Judge
-from corymb.runs.advising.verdict import PAYS, SURE, Verdict
+from corymb.runs.advising.verdict import MAX_P, MIN_GAIN, Verdict
 from corymb.runs.history import plain, readable
 
 
@@ -103,8 +103,8 @@ class Advice:
         """The JSON object that the command line prints."""
         evidence = {
             "judge": self.judge.name,
-            "sure": SURE,
-            "pays": PAYS,
+            "sure": MAX_P,
+            "pays": MIN_GAIN,
             "clients": self.clients,
             "held_out_examples": self.held_out,
             "seeds": self.seeds,

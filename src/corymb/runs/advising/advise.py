@@ -15,7 +15,7 @@ from typing import Any
 from corymb.core.objective import Objective
 from corymb.data import FederatedDataset, as_dataset
 from corymb.data.validation_split import validation_split
-from corymb.engines.room import torch_quiet
+from corymb.engines.isolation import torch_quiet
 from corymb.runs.advising import words
 from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.pairs import LOSS, Judge, Paired, combined, compare
@@ -67,17 +67,17 @@ def advise(
         given: Settings for all algorithms that are tried, such as `{"rounds": 20, "local": {"lr": 0.1}}`.
         progress: True for a line on stderr.
         max_seconds: Approximate time limit for all trials together.
-        data_name: What the data are called in the command.
+        data_name: The name of the data in the command.
         data_options: How the data were read, for the command.
         settings: How to carry out the runs; `options` are its fields by name, as for `fit`. If `metric` is given, it
             decides, otherwise the loss.
     """
     settings = (settings or RunSettings()).updated(options)
-    behind = hasattr(data, "open") and hasattr(data, "describe")
-    require(not behind, "advise needs the data set itself, not an engine: it splits the training examples.")
+    is_engine = hasattr(data, "open") and hasattr(data, "describe")
+    require(not is_engine, "advise needs the data set itself, not an engine: it splits the training examples.")
     dataset = as_dataset(data, settings.seed).in_order()
     require(len(dataset) > 1, f"{dataset.name!r} has one client: there is nothing to share.")
-    called = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
+    title = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
     asked = list(seeds) if seeds is not None else [settings.seed]
     require(bool(asked), "seeds is empty: give at least one seed.")
     plain_given = {name: to_dict(value) if is_dataclass(value) else value for name, value in (given or {}).items()}
@@ -88,7 +88,7 @@ def advise(
                 study.run(asked, TrialLine(line))
         else:
             study.run(asked, progress or SilentObserver())
-    return study.advice(called, data_options)
+    return study.advice(title, data_options)
 
 
 class _Study:
@@ -135,7 +135,7 @@ class _Study:
         self.objective = served[names[0]].fed.objective
         return {(a, b): compare(served[a], served[b], self.settings.metric) for a, b in _with_simpler(names)}
 
-    def advice(self, called: str, data_options: DataOptions) -> Advice:
+    def advice(self, title: str, data_options: DataOptions) -> Advice:
         """The advice from the candidates that succeeded with every seed."""
         assert self.objective is not None
         names = [name for name in ORDER if all(name in tried.trials for tried in self.tried)]
@@ -157,7 +157,7 @@ class _Study:
             clusters=clusters[name],
             algorithm=name,
             run_next=configured(name, self.data, chosen),
-            command=self._next(name, called, chosen, data_options),
+            command=self._next(name, title, chosen, data_options),
             judge=judge,
             score_name=self.objective.score_name,
             by_score=choose(whole, names, own) if judge.name == LOSS else "",
@@ -166,7 +166,7 @@ class _Study:
             left_out={one: why for tried in self.tried for one, why in tried.left_out.items()},
             clustering=next((t.trials[IFCA].notes for t in self.tried if IFCA in t.trials), {}),
             clusters_by_seed=[tried.trials[IFCA].clusters for tried in self.tried if IFCA in tried.trials],
-            data=called,
+            data=title,
             clients=int((whole[base, base].number > 0).sum()),
             held_out=round(float(whole[base, base].number.sum())),
             seeds=self.seeds,
@@ -209,13 +209,13 @@ class _Study:
             out_of_time=any(trial.out_of_time for trial in trials),
         )
 
-    def _next(self, name: str, called: str, chosen: Mapping[str, Any], data_options: DataOptions) -> str:
+    def _next(self, name: str, title: str, chosen: Mapping[str, Any], data_options: DataOptions) -> str:
         """The command of the recommended run, or Python code if the data exist only in Python."""
-        if not has_name(called):
+        if not has_name(title):
             model = [] if self.model is None else [repr(self.model) if isinstance(self.model, str) else "model"]
             settings = [f"{key}={value!r}" for key, value in self._unusual_settings().items()]
             return f"corymb.fit({', '.join(['advice.run_next', 'data', *model, *settings])})"
-        return run_command(name, called, self._options(name, chosen, data_options))
+        return run_command(name, title, self._options(name, chosen, data_options))
 
     def _options(self, name: str, given: Mapping[str, Any], data_options: DataOptions) -> dict[str, Any]:
         """The options of the recommended command."""

@@ -38,11 +38,11 @@ SETTINGS: Mapping[str, dict[str, Any]] = {ONE: {}, IFCA: {"k": "auto"}, SR_FCA: 
 
 MEASURE_EVERY = 5
 """Rounds between measurements of the held-out loss."""
-LITTLE, PATIENCE = 0.01, 2
+MIN_FALL, PATIENCE = 0.01, 2
 """A trial ends if its held-out loss has not fallen by this fraction in this many measurements, ..."""
-RISEN = 0.02
+MAX_RISE = 0.02
 """... or if it exceeds its minimum by this fraction: it overfits."""
-AROUND = 3
+EXTRA_ROUNDS = 3
 """Rounds of SR-FCA besides those in which clusters train."""
 MOST_CROSS_LOSSES = 300
 """SR-FCA sends every client the models of all others, so it is not tried with more clients than this."""
@@ -96,7 +96,7 @@ def planned(data: FederatedDataset, given: Mapping[str, Any]) -> dict[str, int]:
     algorithms = {name: configured(name, data, given) for name in ORDER}
     rounds = {name: planned_rounds(algorithm) for name, algorithm in algorithms.items()}
     again = 1 if getattr(algorithms[SR_FCA], "finish", None) is None else 2
-    return {**rounds, SR_FCA: again * getattr(algorithms[IFCA], "rounds", 0) + AROUND}
+    return {**rounds, SR_FCA: again * getattr(algorithms[IFCA], "rounds", 0) + EXTRA_ROUNDS}
 
 
 def try_all(
@@ -196,7 +196,7 @@ class _TrialRun:
         if not self._measures_now(at):
             return
         self.last = self._serving(at).loss()
-        if self.last < (1 - LITTLE) * self.best:
+        if self.last < (1 - MIN_FALL) * self.best:
             self.stale = 0
         else:
             self.stale += 1
@@ -214,7 +214,7 @@ class _TrialRun:
     @property
     def overfits(self) -> bool:
         """Whether the held-out loss has risen above its minimum."""
-        return self.best_at is not None and self.last > (1 + RISEN) * self.best
+        return self.best_at is not None and self.last > (1 + MAX_RISE) * self.best
 
     @property
     def best_round(self) -> int:

@@ -16,15 +16,15 @@ Verdict = Literal["alone", "one-model", "clusters"]
 Pairs = Mapping[tuple[str, str], Paired]
 """Comparisons by the names of both candidates, the less simple one first."""
 
-SURE = 0.01
+MAX_P = 0.01
 """A gain counts if its p-value is below this (one-sided, paired over clients), ..."""
-PAYS = 0.1
+MIN_GAIN = 0.1
 """... and if it exceeds this fraction of the simpler candidate's loss (for a score up to 1, of its distance from 1)."""
 
 
 def beats(gain: Difference) -> bool:
     """Whether a candidate is significantly better than a simpler one, and by enough."""
-    return gain.p < SURE and gain.size > PAYS
+    return gain.p < MAX_P and gain.size > MIN_GAIN
 
 
 def choose(pairs: Pairs, tried: Sequence[str], judge: Judge) -> str:

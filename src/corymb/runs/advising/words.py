@@ -11,7 +11,7 @@ from corymb.algorithms.evidence.headline import BLIND, SEEN
 from corymb.clustering.paired import Difference
 from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.trials import ALONE
-from corymb.runs.advising.verdict import PAYS, SURE
+from corymb.runs.advising.verdict import MAX_P, MIN_GAIN
 from corymb.runs.history import counted, readable
 
 
@@ -48,8 +48,8 @@ def _short(candidate: Candidate) -> str:
 def _nothing_better(advice: Advice) -> str:
     value = advice.text(advice.candidates[advice.base].value)
     return (
-        f"no alternative improves on its {advice.judge_words} of {value} significantly (p < {SURE:g}) and by more than "
-        f"{PAYS:.0%}{'' if not advice.judge.higher else ' of its distance from 1'}"
+        f"no alternative improves on its {advice.judge_words} of {value} significantly (p < {MAX_P:g}) and by more "
+        f"than {MIN_GAIN:.0%}{'' if not advice.judge.higher else ' of its distance from 1'}"
     )
 
 
@@ -116,9 +116,9 @@ def _unseen(advice: Advice) -> list[str]:
             "If you expect two groups, also run ifca --k 2 and compare."
         )
     alone = advice.candidates.get(ALONE)
-    if advice.verdict == "one-model" and alone is not None and alone.gain is not None and alone.gain.p < 1 - SURE:
+    if advice.verdict == "one-model" and alone is not None and alone.gain is not None and alone.gain.p < 1 - MAX_P:
         least = SEEN * alone.gain.error * abs(alone.gain.size / alone.gain.mean) if alone.gain.mean else math.nan
-        if math.isfinite(least) and least > PAYS:
+        if math.isfinite(least) and least > MIN_GAIN:
             small = f"A gain of less than {least:.0%}" if least < 1 else "Even a large gain"
             lines.append(f"{small} from local training would mostly go undetected too.")
     return lines

@@ -1,6 +1,6 @@
 """The names of the files of a run folder, and checks on where a new run may be written.
 
-config.toml            what was run; `corymb run --config` takes it
+config.toml            what was run, for `corymb run --config`
 clients.json           the clients' names and the schema of their data
 environment.json       versions, git commit, hardware, command line, format of the folder
 rounds.jsonl           one line per round

@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
-from corymb.engines.room import isolated, torch_quiet
+from corymb.engines.isolation import isolated, torch_quiet
 from corymb.keys import Key, fold, integers, root, uniform
 from corymb.objectives import Classification, Regression
 from corymb.runs.history import is_number
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
-ASKED = 4
+EXAMPLES = 4
 """The number of made-up examples."""
-ALIKE = 1e-3
+TOLERANCE = 1e-3
 """Outputs that differ by at most this fraction of the largest count as equal up to rounding, as on another CPU."""
 NUDGE = 2e-6
 """A relative change of all parameters slightly larger than rounding, which must not change the outputs visibly."""
@@ -48,7 +48,7 @@ def answers_of(objective: Objective, schema: DataSchema) -> list[float]:
         examples = _examples_for(params, schema)
         nudged = {name: value * (1 + NUDGE) for name, value in params.items()}
         first, again = (_summed(objective.predict(own, examples)) for own in (params, nudged))
-        return first if _alike(first, again) else []
+        return first if _nearly_equal(first, again) else []
     return []
 
 
@@ -62,7 +62,7 @@ def ends_in_softmax(objective: Objective, schema: DataSchema) -> bool:
     with suppress(Exception), torch.no_grad(), torch_quiet(), isolated():
         params = _made_up(objective.init(KEY))
         outputs = objective.predict(params, _examples_for(params, schema)).double()
-        return bool((outputs >= 0).all()) and bool(((outputs.sum(-1) - 1).abs() < ALIKE).all())
+        return bool((outputs >= 0).all()) and bool(((outputs.sum(-1) - 1).abs() < TOLERANCE).all())
     return False
 
 
@@ -117,7 +117,7 @@ def _examples_for(params: Params, schema: DataSchema) -> Tensor:
 
 def _examples(schema: DataSchema) -> Tensor:
     """Made-up examples: numbers in the range of standardised features, pixels from 0 to 1, or the codes 0 and 1."""
-    key, shape = fold(KEY, "examples"), (ASKED, *schema.features)
+    key, shape = fold(KEY, "examples"), (EXAMPLES, *schema.features)
     if schema.codes:
         codes = integers(key, 2, shape)
         codes[:, 0] = 1  # 0 often stands for padding, and many models reject text that is all padding
@@ -139,14 +139,14 @@ def _made_up(params: Params, key: Key = KEY) -> Params:
 
 def _summed(outputs: Tensor) -> list[float]:
     """Summarise each example's outputs as one number: a sum with random weights, so that every output matters."""
-    rows = outputs.double().reshape(ASKED, -1).cpu()
+    rows = outputs.double().reshape(EXAMPLES, -1).cpu()
     weighted: list[float] = (rows @ uniform(fold(KEY, "outputs"), (rows.shape[1],), torch.float64)).tolist()
     return weighted
 
 
-def _alike(one: Sequence[float], other: Sequence[float]) -> bool:
+def _nearly_equal(one: Sequence[float], other: Sequence[float]) -> bool:
     """Whether outputs are equal up to rounding; False if they are not finite."""
-    most = ALIKE * max(map(abs, one), default=0.0)
+    most = TOLERANCE * max(map(abs, one), default=0.0)
     return len(one) == len(other) and all(abs(a - b) <= most < math.inf for a, b in zip(one, other, strict=True))
 
 
@@ -155,7 +155,7 @@ def check_answers(given: Sequence[float], recorded: object, name: str) -> None:
     if not isinstance(recorded, list) or not all(map(is_number, recorded)) or not recorded or not given:
         return
     require(
-        _alike(recorded, given),
+        _nearly_equal(recorded, given),
         f"The model is not the run's ({name}): with the same parameters it gives different outputs. Give the model as "
         "it was when the run was made.",
     )

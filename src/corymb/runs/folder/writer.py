@@ -98,7 +98,7 @@ class RunStore:
     def create(self, files: Mapping[str, bytes], run: str) -> None:
         """Create the folder; the last of the files marks it as a run."""
         check_free(self.folder)
-        self._enter()
+        self._prepare()
         self.run = run
         for lines in (self.rounds, self.audit):
             lines.keep([])
@@ -109,7 +109,7 @@ class RunStore:
     def reopen(self) -> Saved | None:
         """Reopen the run in the folder at its last usable checkpoint; None if it has no checkpoint yet."""
         self.run = read_environment(self.folder)["run"]
-        self._enter()
+        self._prepare()
         self._remove_temporary()
         audit = read_lines(self.folder / AUDIT)
         history = list(takewhile(lambda row: not round_problem(row), read_lines(self.folder / ROUNDS)))
@@ -165,7 +165,7 @@ class RunStore:
                 self._lock.release()
             self._writer = self._lock = None
 
-    def _enter(self) -> None:
+    def _prepare(self) -> None:
         for folder in (self.folder, self.checkpoints, self.journal.folder):
             folder.mkdir(parents=True, exist_ok=True)
         self._lock = Lock(self.folder / LOCK)

@@ -74,30 +74,30 @@ def refresh(
     if before is None:
         raise InvalidInput(f"{run.config['algorithm']} has no rounds and so cannot be continued: start a new run.")
     joined = [name for name in dataset.names if name not in run.names]
-    gone = [name for name in run.names if name not in dataset.names]
-    onward, more = started(algorithm), rounds or before
-    if onward is not None and not remembers(onward):
-        _warn_of_missing(gone)
-        onward, start = _with_rounds(onward, more), run.snapshot.handover()
+    left = [name for name in run.names if name not in dataset.names]
+    continued, more = started(algorithm), rounds or before
+    if continued is not None and not remembers(continued):
+        _warn_of_missing(left)
+        continued, start = _with_rounds(continued, more), run.snapshot.handover()
     else:
         require(
-            not joined and not gone,
+            not joined and not left,
             f"Clients of {run.config['algorithm']} cannot join or leave during a run: the new data must have the same "
-            f"{len(run.names)} clients, but differ in {', '.join([*joined, *gone][:3])}.",
+            f"{len(run.names)} clients, but differ in {', '.join([*joined, *left][:3])}.",
         )
         done = run.snapshot.round if run.stopped == CONVERGED else before
-        onward, start = _with_rounds(algorithm, done + more), replace(run.snapshot, fingerprint="")
-        check_longer(onward, done, done + more, run.snapshot)
+        continued, start = _with_rounds(algorithm, done + more), replace(run.snapshot, fingerprint="")
+        check_longer(continued, done, done + more, run.snapshot)
     settings = RunSettings.recorded(run.config)
     if rounds is not None:
         settings = replace(settings, until="rounds")  # an explicit number of rounds is always run in full
-    keeps = bool(getattr(onward, "keeps_memory", False))
+    keeps = bool(getattr(continued, "keeps_memory", False))
     plan = partial(
         plan_for,
-        _living(run, dataset, out) if keeps else dataset,
+        _live_engine(run, dataset, out) if keeps else dataset,
         settings,
-        living=run.snapshot.clock if keeps else None,
-        algorithm=onward,
+        live_clock=run.snapshot.clock if keeps else None,
+        algorithm=continued,
         model=_model(run, model),
         standard=run.standard,
         record={"refreshed": [*_refreshed(run), {"clock": run.snapshot.clock, "data": run.config["record"]["data"]}]},
@@ -114,11 +114,11 @@ def refresh(
         return finish(session, at, watch)
 
 
-def _warn_of_missing(gone: list[str]) -> None:
-    if gone:
-        named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
+def _warn_of_missing(left: list[str]) -> None:
+    if left:
+        named = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
         log.warning(
-            "no longer part of the run, because missing from the new data: %s (%s)", named, counted(len(gone), "client")
+            "no longer part of the run, because missing from the new data: %s (%s)", named, counted(len(left), "client")
         )
 
 
@@ -171,7 +171,7 @@ def _model(run: Run, given: Model | None) -> Model | None:
     return run.objective
 
 
-def _living(run: Run, data: FederatedDataset, out: object) -> Engine:
+def _live_engine(run: Run, data: FederatedDataset, out: object) -> Engine:
     """The run's live clients, with their memory and new examples."""
     require(
         run.serving is not None and out is None,

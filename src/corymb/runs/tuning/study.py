@@ -45,14 +45,14 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What tuning found."""
+    """The result of tuning."""
 
     algorithm: Algorithm
     """The algorithm with the best settings, to pass to `fit`."""
     settings: dict[str, Any]
     """The best settings, `local.lr` for a nested one."""
     score: float
-    """Of the best settings."""
+    """The score of the best settings."""
     metric: str
     """What the score is: the run's `metric`, by default the objective's own, such as `accuracy`."""
     trials: list[Trial]
@@ -88,7 +88,7 @@ def tune(
         given: Settings of the algorithm that are fixed.
         out: A folder where the study is saved; the same call again continues it.
         progress: A function that takes the number of a trial, the trial and the best score so far.
-        data_name: What the data are called in the command.
+        data_name: The name of the data in the command.
         data_options: Options of the data in the command.
         settings: How to carry out the runs; `options` are its fields by name, as for `fit`.
     """
@@ -127,8 +127,8 @@ def tune(
     chosen = dict(best.user_attrs["settings"])
     full = merged(fixed, nested(chosen))
     own = {name: value for name, value in to_dict(settings).items() if value != getattr(RunSettings(), name)}
-    called = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
-    words = [called, name_of(first), *as_options({**full, **(data_options or {}), **own})]
+    title = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
+    words = [title, name_of(first), *as_options({**full, **(data_options or {}), **own})]
     words += ["--model", model] if isinstance(model, str) else []
     return Tuned(
         algorithm=task.configured(chosen),

@@ -156,9 +156,9 @@ def check_weights_of_examples(learner: str, engine: AnyEngine) -> None:
 def check_no_examples(engine: AnyEngine) -> None:
     """A client may have no examples at all: its descent returns the start."""
     data = LEARNERS["mlp"].data()
-    nobody = data.train._replace(offsets=torch.tensor([0, 0, *data.train.offsets[2:].tolist()]))
+    no_examples = data.train._replace(offsets=torch.tensor([0, 0, *data.train.offsets[2:].tolist()]))
     untested = data.test._replace(offsets=torch.tensor([0, 0, 0, *data.test.offsets[3:].tolist()]))
-    data = data._replace(train=nobody, test=untested)
+    data = data._replace(train=no_examples, test=untested)
     objective, models = LEARNERS["mlp"].objective(), models_of("mlp")
     loop, other = (federation(name, objective, data) for name in ("loop", engine))
     assert farthest(ask(other, measure, models), ask(loop, measure, models)) < CLOSE

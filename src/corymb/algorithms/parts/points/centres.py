@@ -56,18 +56,18 @@ def _plus_plus(x: Tensor, weight: Tensor, k: int, key: Key) -> Tensor:
     The best point reduces the sum of squared distances most (Arthur and Vassilvitskii 2007, section 6). With a single
     draw, a client with one large cluster and small ones too often gets two centres in the large one.
     """
-    apart, centres = torch.ones_like(weight), []
+    squared, centres = torch.ones_like(weight), []
     for j in range(k):
-        share = (apart * weight).clamp_min(0) + weight * 1e-12
+        share = (squared * weight).clamp_min(0) + weight * 1e-12
         sums = share.cumsum(-1)
         drawn = uniform(fold(key, j), (CANDIDATES if j else 1,), x.dtype)
         place = (sums <= drawn[:, None] * sums[-1]).sum(-1).clamp_max(len(weight) - 1)
         candidates = x[place]  # c d
         nearest = _distances(x, candidates).mT.clamp_min(0)  # c m
-        nearest = nearest if j == 0 else torch.minimum(apart, nearest)
+        nearest = nearest if j == 0 else torch.minimum(squared, nearest)
         best = (nearest * weight).sum(-1).argmin()
         centres.append(candidates[best])
-        apart = nearest[best]
+        squared = nearest[best]
     return torch.stack(centres)
 
 
@@ -126,12 +126,12 @@ def group_centres(found: Centres, k: int, least: int) -> Tensor:
         lack = f"k-FED got {len(points)} centres of {least} examples or more from clients, wanted at least k = {k}"
         fewer = "lower k or centres (how many each client finds)"
         raise InvalidInput(f"{lack}: {fewer}, or least (1 lets clients send single examples).")
-    apart = (points - weight @ points / weight.sum()).square().sum(-1)
+    squared = (points - weight @ points / weight.sum()).square().sum(-1)
     chosen: list[Tensor] = []
     for _ in range(k):
-        chosen.append(points[apart.argmax()])
+        chosen.append(points[squared.argmax()])
         nearest = (points - chosen[-1]).square().sum(-1)
-        apart = nearest if len(chosen) == 1 else torch.minimum(apart, nearest)
+        squared = nearest if len(chosen) == 1 else torch.minimum(squared, nearest)
     centres = torch.stack(chosen)
     for _ in range(STEPS):
         own = members_of(torch.cdist(points, centres).argmin(-1), weight, k)

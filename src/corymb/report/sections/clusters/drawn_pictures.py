@@ -59,8 +59,8 @@ def _pictures(run: Run, groups: dict[int, np.ndarray]) -> Figure:
 def _values(run: Run, groups: dict[int, np.ndarray]) -> Table:
     typical = np.stack([np.median(rows, 0) for rows in groups.values()])  # c d
     within = np.mean([rows.std(0) for rows in groups.values()], 0)
-    apart = typical.std(0) / np.where(within > 0, within, 1)
-    chosen = sorted(np.argsort(-apart, kind="stable")[:FEATURES].tolist())
+    separation = typical.std(0) / np.where(within > 0, within, 1)
+    chosen = sorted(np.argsort(-separation, kind="stable")[:FEATURES].tolist())
     names = run.schema.feature_names
     named = len(names) == typical.shape[1] and "cluster" not in names  # the first column's name
     titles = [names[place] if named else f"feature {place}" for place in chosen]

@@ -30,7 +30,7 @@ def objective_of(case: Case) -> Objective:
 
 
 def rounds_of(task: Task, objective: Objective) -> tuple[Iterator[Snapshot], Federation]:
-    """The case's algorithm, not yet begun."""
+    """The rounds of the case's algorithm, not started yet, and the federation."""
     case = task.case
     x, y, offsets = (torch.from_numpy(array) for array in (task.x, task.y, task.offsets))
     rows = SimpleNamespace(x=x, y=y, offsets=offsets)
@@ -55,11 +55,11 @@ def run(task: Task, folder: Path, threads: int, laps: Laps) -> list[Model]:
     for at in rounds:
         laps.lap()
         done = [at]
-    assert not fed.ledger.rejected, f"clients were refused, which no other way does: {fed.ledger.rejected}"
+    assert not fed.ledger.rejected, f"clients were refused, which no other library does: {fed.ledger.rejected}"
     return arrays_of(done[-1].models)
 
 
 def arrays_of(models: Params) -> list[Model]:
-    """Models layer by layer, weight before bias."""
+    """Models as arrays, layer by layer, weight before bias."""
     names = sorted(models, key=lambda name: (int(name.split(".")[0]), name.endswith("bias")))
     return [[models[name][j].numpy() for name in names] for j in range(count(models))]

@@ -22,7 +22,7 @@ PACKAGES = ("fedlab", "torch")
 
 
 class Clients:
-    """What FedLab's trainer asks of a data set."""
+    """A data set in the form that FedLab's trainer expects."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.round = task, 0
@@ -33,12 +33,12 @@ class Clients:
 
 
 class Pipeline(StandalonePipeline):
-    """FedLab's, which calls `evaluate` at the end of a round."""
+    """FedLab's pipeline, which calls `evaluate` at the end of a round."""
 
     laps: Laps
 
     def evaluate(self) -> None:
-        """Nothing but the time."""
+        """Record only the time."""
         self.laps.lap()
         self.trainer.dataset.round += 1
 

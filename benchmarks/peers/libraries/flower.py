@@ -25,7 +25,7 @@ client_app = ClientApp()
 
 @functools.cache
 def kept() -> tuple[Task, nn.Module]:
-    """The work and a network, once in every actor."""
+    """The work and a network, loaded once in every actor."""
     torch.set_num_threads(1)
     task = Task.load(Path(os.environ[FOLDER]), mapped=True)
     return task, network(task.case.network)
@@ -42,7 +42,7 @@ def train(message: Message, context: Context) -> Message:
         optimiser.zero_grad()
         nn.functional.cross_entropy(module(torch.tensor(x)), torch.tensor(y)).backward()
         optimiser.step()
-    metrics = MetricRecord({"num-examples": 1})  # clients count alike
+    metrics = MetricRecord({"num-examples": 1})  # all clients have the same weight
     content = RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics})
     return Message(content=content, reply_to=message)
 

@@ -1,4 +1,4 @@
-"""The implementations of a step that are captured on a GPU (`graphs`): all clients at once, or one by one on streams.
+"""Variants of a training step to capture on a GPU (`graphs`): all clients at once, or one by one on several streams.
 
 With plain SGD, the captured function takes the step itself, with each client's step size; linear layers are stepped in
 their backward pass, so that their gradients are never stored. Otherwise it returns gradients, and an optimiser takes
@@ -39,7 +39,7 @@ def at_once(objective: Objective, traits: Traits | None, span: Span | None = Non
 
 
 def by_streams(objective: Objective, device: torch.device, traits: Traits, *, steps: bool) -> StepFunction:
-    """A step of one client after another, on a few streams; random changes of images are made before, all at once.
+    """A step of one client after another, on a few streams; images are augmented beforehand, for all clients at once.
 
     With `steps`, the function takes the step and returns losses; else it returns losses and gradients.
     """

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from corymb.engines.host import one_line
-from corymb.engines.room import WouldEndProcess, copies, isolated
+from corymb.engines.isolation import WouldEndProcess, copies, isolated
 from corymb.testing.bad_clients import Unspeakable
 
 

@@ -19,20 +19,20 @@ PACKAGES = ("fedjax", "jax")
 
 
 class Client:
-    """A client's data as FedJAX asks for them, with the batches that everybody trains on."""
+    """A client's data in the form that FedJAX expects, with the same batches as for all libraries."""
 
     def __init__(self, task: Task, round: int, i: int) -> None:
         self.task, self.round, self.i = task, round, i
 
     def __len__(self) -> int:
-        return 1  # clients count alike
+        return 1  # all clients have the same weight
 
     def shuffle_repeat_batch(self, *_: Any) -> list[dict[str, np.ndarray]]:
-        """The batches of every step."""
+        """The batch of each step."""
         return [{"x": x, "y": y} for x, y in self.task.batches(self.round, self.i)]
 
     def padded_batch(self, how: Any) -> Iterable[Any]:
-        """All examples, to choose a model by."""
+        """All examples, for choosing a model."""
         x, y = self.task.client(self.i)
         return fedjax.ClientDataset({"x": x, "y": y}).padded_batch(how)
 
@@ -53,7 +53,7 @@ def cnn(params: list[Any], x: Any) -> Any:
 
 
 def to_jax(model: Model) -> list[Any]:
-    """Parameters as these networks have them."""
+    """Convert parameters to the layout of these networks."""
     if len(model) == 4:
         return [jnp.asarray(a.T) for a in model]
     first = model[4].reshape(-1, 64, 7, 7).transpose(0, 2, 3, 1).reshape(len(model[4]), -1)
@@ -64,7 +64,7 @@ def to_jax(model: Model) -> list[Any]:
 
 
 def from_jax(params: list[Any]) -> Model:
-    """The other way round."""
+    """The reverse of `to_jax`."""
     arrays = [np.asarray(p) for p in params]
     if len(arrays) == 4:
         return [a.T for a in arrays]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 PACKAGES = ("torch",)
 CHUNK = 100
-"""Clients at a time: all thousand at once take longer."""
+"""Clients at a time: a thousand at once take longer."""
 
 
 @torch.no_grad()

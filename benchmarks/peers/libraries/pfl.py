@@ -23,7 +23,7 @@ PACKAGES = ("pfl", "torch")
 
 
 class WithLoss(nn.Module):
-    """A network as pfl wants it."""
+    """A network with the methods that pfl expects."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -34,18 +34,18 @@ class WithLoss(nn.Module):
         return nn.functional.cross_entropy(self.module(x), y)
 
     def metrics(self, *_: Any, **__: Any) -> dict[str, Any]:
-        """None: nothing is evaluated."""
+        """No metrics, since nothing is evaluated."""
         return {}
 
 
 class Lap(TrainingProcessCallback):
-    """Notes when a round is over."""
+    """Records the end of each round."""
 
     def __init__(self, laps: Laps) -> None:
         self.laps, self.rounds = laps, 0
 
     def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Metrics]:
-        """Go on, with nothing to report."""
+        """Continue, without metrics."""
         self.laps.lap()
         self.rounds += 1
         return False, Metrics()
@@ -62,9 +62,7 @@ def run(task: Task, folder: Path, threads: int, laps: Laps) -> list[Model]:
         first, last = int(task.offsets[i]), int(task.offsets[i + 1])
         if task.order is None:
             return Dataset([x[first:last], y[first:last]], user_id=str(i))
-        rows = (
-            torch.from_numpy(task.order[lap.rounds, i].reshape(-1)) + first
-        )  # its steps take slices, one after another
+        rows = torch.from_numpy(task.order[lap.rounds, i].reshape(-1)) + first  # each step takes the next slice
         return Dataset([x[rows], y[rows]], user_id=str(i))
 
     module = put(network(case.network), task.start[0])
