@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from corymb.engines.vectorised.threads import even_slices, one_thread, share
+from corymb.engines.vectorised.threads import Cancelled, even_slices, one_thread, share
 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 100])
@@ -87,6 +87,57 @@ def test_an_error_here_cancels_pieces_on_other_threads():
     with one_thread(), pytest.raises(TimeoutError):
         share(even_slices(4, 1), here, elsewhere, 2)
     assert cancelled == [True]
+
+
+def test_what_is_raised_while_other_threads_finish_cancels_them():
+    looked, cancelled = list[bool](), list[bool]()
+
+    def elsewhere(piece, check):
+        for _ in range(4000):
+            time.sleep(0.005)
+            try:
+                check()
+            except Cancelled:
+                cancelled.append(True)
+                raise
+
+    def look():
+        looked.append(True)
+        raise TimeoutError
+
+    def here(piece):
+        time.sleep(0.05)
+
+    began = time.perf_counter()
+    with one_thread(), pytest.raises(TimeoutError):
+        share(even_slices(2, 1), here, elsewhere, 2, look)
+    assert (looked, cancelled) == ([True], [True])
+    assert time.perf_counter() - began < 5
+
+
+def test_threads_that_are_busy_with_another_run_are_not_waited_for():
+    busy, free = threading.Event(), threading.Event()
+
+    def hold(piece, check):
+        busy.set()
+        free.wait(20)
+
+    def run_other():
+        with one_thread():
+            share(even_slices(2, 1), lambda piece: busy.wait(20), hold, 2)
+
+    other = threading.Thread(target=run_other)
+    other.start()
+    busy.wait(20)
+    done = list[int]()
+    began = time.perf_counter()
+    with one_thread():
+        share(even_slices(4, 1), lambda piece: done.append(piece.start), hold, 2)
+    spent = time.perf_counter() - began
+    free.set()
+    other.join()
+    assert done == [0, 1, 2, 3]
+    assert spent < 10
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -369,10 +369,10 @@ class Kernels:
 
         everybody = range(len(on.weight))
         if tapes is not None and self.replays and 1 < self.threads <= len(everybody) and not how.safe:
-            rate = how.lr if layers else 0.0  # of which the tape is
+            rate, like = how.lr if layers else 0.0, _form(params, on)  # of which the tape is
 
             def name_of(i: int) -> tuple[Any, ...]:
-                return id(objective), rate, how.steps, how.epochs, how.batch, *clients.shapes(i)
+                return id(objective), rate, like, how.steps, how.epochs, how.batch, *clients.shapes(i)
 
             # The largest clients come last: with them first, all threads are busy to the end.
             self._on_threads(everybody[::-1], name_of, train_here, train)
@@ -416,9 +416,10 @@ class Kernels:
             for some in even_slices(len(on.weight), few):
                 train_here(some)
         else:
+            like = _form(trained, on)
 
             def name_of(some: slice) -> tuple[Any, ...]:
-                return id(objective), how, some.stop - some.start, *(t.shape[1:] for t in on)
+                return id(objective), how, like, some.stop - some.start, on.weight.shape[1]
 
             pieces = even_slices(len(on.weight), few // self.threads, self.threads)
             self._on_threads(pieces, name_of, train_here, lambda some, check: train(some, Watch(check)))
@@ -446,7 +447,7 @@ class Kernels:
                     with self.tapes.watch(name_of(piece)):
                         train_here(piece)
             if all(name_of(piece) in self.tapes.replayed for piece in left):
-                share(left, train_here, train_elsewhere, self.threads)
+                share(left, train_here, train_elsewhere, self.threads, lambda: self.watch.tell(0.0))
             else:  # tapes were dropped meanwhile
                 for piece in left:
                     train_here(piece)
@@ -660,6 +661,12 @@ class _SingleClients:
         """Count a client's steps as taken; clients may descend on several threads."""
         with self._lock:
             self._taken += self._steps[i]
+
+
+def _form(params: Params, on: Examples) -> tuple[Any, ...]:
+    """What the tapes of stacked clients depend on, beside their numbers of examples."""
+    models = tuple((name, p.shape[1:], p.stride()[1:], p.dtype) for name, p in params.items())
+    return models, *((t.shape[2:], t.stride()[1:], t.dtype) for t in on)
 
 
 def _steps(how: Descent, examples: int) -> int:

@@ -409,6 +409,8 @@ class Tapes:
     """Objectives, by id, and whether their steps are random."""
     replayed: set[tuple[Any, ...]] = field(default_factory=set)
     """Pieces of work, by name, of which every step is replayed: none runs code of the objective any more."""
+    dropped: int = 0
+    """How often all tapes were dropped, because there were too many."""
     _met: dict[int, Player] = field(default_factory=dict)
     """Players that were asked for before they were trusted, by id."""
 
@@ -419,10 +421,11 @@ class Tapes:
 
     @contextmanager
     def watch(self, name: tuple[Any, ...]) -> Iterator[None]:
-        """Note a piece of work as replayed if, at its end, all functions that it ran are."""
+        """Note a piece of work as replayed if, at its end, all functions that it ran are, and their tapes are kept."""
         self._met.clear()
+        before = self.dropped
         yield
-        if all(player.trusted for player in self._met.values()):
+        if self.dropped == before and all(player.trusted for player in self._met.values()):
             self.replayed.add(name)
 
     def prepare(self, objective: Any, draws: Draws) -> Draws:
@@ -445,6 +448,7 @@ class Tapes:
                 self.kept.clear()
                 self.drawing.clear()
                 self.replayed.clear()
+                self.dropped += 1
             self.kept[name] = Player(of)
         player = self.kept[name]
         if not player.trusted:

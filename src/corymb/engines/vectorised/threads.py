@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -13,6 +13,10 @@ from typing import Any, TypeVar
 import torch
 
 Piece = TypeVar("Piece")
+
+
+LOOK = 0.2
+"""Seconds between looks at the clock while other threads finish."""
 
 
 class Cancelled(Exception):
@@ -46,11 +50,13 @@ def share(
     here: Callable[[Piece], None],
     elsewhere: Callable[[Piece, Callable[..., None]], None],
     threads: int,
+    waits: Callable[[], None] = lambda: None,
 ) -> None:
     """Do all pieces, those that come first before the others: some `here`, on the calling thread, the rest `elsewhere`.
 
-    `elsewhere` gets a function to call now and then, which raises `Cancelled` after a piece has failed. Returns when
-    all threads are done, and raises the first error; to be called within `one_thread`.
+    `elsewhere` gets a function to call now and then, which raises `Cancelled` after a piece has failed. `waits` is
+    called now and then while only other threads are busy; what it raises ends their work. Returns when all threads are
+    done, and raises the first error; to be called within `one_thread`.
     """
     waiting, cancelled = deque(pieces), list[bool]()
     grads, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -82,7 +88,10 @@ def share(
             except IndexError:
                 break
             here(piece)
-    except BaseException:
+        others = [other for other in others if not other.cancel()]  # other runs may keep threads from beginning
+        while wait(others, LOOK).not_done:
+            waits()
+    except BaseException:  # Ctrl-C too: it arrives here while other threads work
         cancelled.append(True)
         raise
     finally:
