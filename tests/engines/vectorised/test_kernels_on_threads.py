@@ -143,6 +143,30 @@ def test_dropped_tapes_are_recorded_again_on_the_calling_thread(kernel, monkeypa
     assert {threading.current_thread()} == SEEN
 
 
+def test_a_client_whose_own_tapes_drop_each_other_stays_on_the_calling_thread(monkeypatch):
+    SEEN.clear()
+    monkeypatch.setattr("corymb.engines.vectorised.tape.MOST", 1)
+    objective = objective_of(Looks)
+    kernels = several_threads(objective, monkeypatch, 2, "serial")
+    for seed in range(5):  # a whole batch and the rest of one, each in enough steps to be trusted
+        kernels.descend(objective, *job(objective, seed, clients=CLIENTS), Descent(lr=0.1, epochs=5, batch=4))
+    assert {threading.current_thread()} == SEEN
+
+
+def test_examples_in_another_layout_are_recorded_on_the_calling_thread(monkeypatch, on_threads):
+    SEEN.clear()
+    objective, how = objective_of(Looks), Descent(lr=0.1, steps=5)
+    kernels = several_threads(objective, monkeypatch, 2, "serial")
+    params, on, key = job(objective, 0, clients=CLIENTS)
+    for _ in range(3):
+        want, _ = kernels.descend(objective, params, on, key, how)
+    turned = on._replace(x=on.x.mT.contiguous().mT)
+    got, _ = kernels.descend(objective, params, turned, key, how)
+    assert len(on_threads) > 1
+    assert {threading.current_thread()} == SEEN
+    assert farthest(got, want) < 1e-6
+
+
 @pytest.mark.parametrize("kernel", ["fused", "serial"])
 def test_a_run_that_is_stopped_leaves_no_thread_at_work(kernel, monkeypatch):
     objective = objective_of()

@@ -7,7 +7,14 @@ import time
 import pytest
 import torch
 
-from corymb.engines.vectorised.threads import GIL_SECONDS, even_slices, one_thread, run_jobs, worthwhile_threads
+from corymb.engines.vectorised.threads import (
+    GIL_SECONDS,
+    Cancelled,
+    even_slices,
+    one_thread,
+    run_jobs,
+    worthwhile_threads,
+)
 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 100])
@@ -92,6 +99,58 @@ def test_an_error_on_the_caller_cancels_jobs_on_other_threads():
     with one_thread(), pytest.raises(TimeoutError):
         run_jobs(even_slices(4, 1), on_caller, on_worker, 2)
     assert cancelled == [True]
+
+
+def test_what_is_raised_while_other_threads_finish_cancels_them():
+    looked, cancelled = list[bool](), list[bool]()
+
+    def on_worker(job, check):
+        for _ in range(4000):
+            time.sleep(0.005)
+            try:
+                check()
+            except Cancelled:
+                cancelled.append(True)
+                raise
+
+    def look():
+        looked.append(True)
+        raise TimeoutError
+
+    def on_caller(job):
+        time.sleep(0.05)
+
+    began = time.perf_counter()
+    with one_thread(), pytest.raises(TimeoutError):
+        run_jobs(even_slices(2, 1), on_caller, on_worker, 2, look)
+    assert (looked, cancelled) == ([True], [True])
+    assert time.perf_counter() - began < 5
+
+
+def test_threads_that_are_busy_with_another_run_are_not_waited_for():
+    busy, free, done = threading.Event(), threading.Event(), list[int]()
+
+    def hold(job, check):
+        busy.set()
+        free.wait(20)
+
+    def note(job, *_):
+        time.sleep(0.002)
+        done.append(job.start)
+
+    def run_other():
+        with one_thread():
+            run_jobs(even_slices(2, 1), lambda job: busy.wait(20), hold, 2)
+
+    other = threading.Thread(target=run_other)
+    other.start()
+    busy.wait(20)
+    with one_thread():
+        run_jobs(even_slices(20, 1), note, note, 2)
+    assert sorted(done) == list(range(20))
+    assert not free.is_set()
+    free.set()
+    other.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

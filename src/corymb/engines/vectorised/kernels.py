@@ -157,6 +157,22 @@ class Watch:
         finally:
             self.report = report
 
+    @contextmanager
+    def repeating(self) -> Iterator[Callable[[], None]]:
+        """A function that reports the last progress again, to call while waiting for other threads."""
+        report, last = self.report, 0.0
+
+        def noted(part: float) -> None:
+            nonlocal last
+            last = part
+            report(part)
+
+        self.report = noted
+        try:
+            yield lambda: report(last)
+        finally:
+            self.report = report
+
     def note_stack(self, on: Examples) -> None:
         """Note the number of models in a stack."""
         self.rows = max(self.rows, len(on.weight))
@@ -370,10 +386,10 @@ class Kernels:
 
         indices = range(len(on.weight))
         if tapes is not None and self.replays and 1 < self.threads <= len(indices) and not how.safe:
-            rate = how.lr if layers else 0.0  # then the tape contains the step size
+            rate, form = how.lr if layers else 0.0, _form(params, on)  # with layers, the tape contains the step size
 
             def key_of(i: int) -> tuple[Any, ...]:
-                return id(objective), rate, how.steps, how.epochs, how.batch, *clients.signature(i)
+                return id(objective), rate, form, how.steps, how.epochs, how.batch, *clients.signature(i)
 
             # Clients ascend by size. Starting with the largest keeps all threads busy to the end.
             self._on_threads(indices[::-1], key_of, train_on_caller, train)
@@ -417,9 +433,10 @@ class Kernels:
             for some in even_slices(len(on.weight), few):
                 train_on_caller(some)
         else:
+            form = _form(trained, on)
 
             def key_of(some: slice) -> tuple[Any, ...]:
-                return id(objective), how, some.stop - some.start, *(t.shape[1:] for t in on)
+                return id(objective), how, form, some.stop - some.start, on.weight.shape[1]
 
             jobs = even_slices(len(on.weight), few // self.threads, self.threads)
             self._on_threads(jobs, key_of, train_on_caller, lambda some, check: train(some, Watch(check)))
@@ -451,7 +468,8 @@ class Kernels:
             threads = 1  # if tapes were dropped in the meantime
             if keys <= self.tapes.replayed.keys():
                 threads = worthwhile_threads(self.tapes.seconds_per_operation(keys), self.threads)
-            run_jobs(left, train_on_caller, train_on_worker, threads)
+            with self.watch.repeating() as repeat:
+                run_jobs(left, train_on_caller, train_on_worker, threads, while_waiting=repeat)
         self.watch.report(1.0)
 
     def _by_length(
@@ -662,6 +680,12 @@ class _SingleClients:
         """Count a client's steps as taken. May be called from several threads."""
         with self._lock:
             self._taken += self._steps[i]
+
+
+def _form(params: Params, on: Examples) -> tuple[Any, ...]:
+    """What the tapes of stacked clients depend on, besides the number of examples."""
+    models = tuple((name, p.shape[1:], p.stride()[1:], p.dtype) for name, p in params.items())
+    return models, *((t.shape[2:], t.stride()[1:], t.dtype) for t in on)
 
 
 def _steps(how: Descent, examples: int) -> int:

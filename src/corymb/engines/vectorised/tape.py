@@ -427,6 +427,8 @@ class Tapes:
     """Objectives and whether their steps are random, by id."""
     replayed: dict[tuple[Any, ...], list[Player]] = field(default_factory=dict)
     """The players of jobs whose every step is replayed, by the job's key: they no longer run code of the objective."""
+    dropped: int = 0
+    """How often all tapes were dropped because there were too many."""
     _watched: dict[int, Player] | None = None
     """Players that the watched job has used, by id."""
 
@@ -437,11 +439,11 @@ class Tapes:
 
     @contextmanager
     def watch(self, key: tuple[Any, ...]) -> Iterator[None]:
-        """Add the job that runs inside to `replayed` if, at its end, all functions that it ran have been replayed."""
-        self._watched = {}
+        """Add the job that runs inside to `replayed` if all functions that it ran are replayed and their tapes kept."""
+        self._watched, dropped = {}, self.dropped
         try:
             yield
-            if all(player.timed for player in self._watched.values()):
+            if self.dropped == dropped and all(player.timed for player in self._watched.values()):
                 self.replayed[key] = list(self._watched.values())
         finally:
             self._watched = None
@@ -471,6 +473,7 @@ class Tapes:
                 self.kept.clear()
                 self.drawing.clear()
                 self.replayed.clear()
+                self.dropped += 1
             self.kept[name] = Player(of)
         player = self.kept[name]
         if self._watched is not None:

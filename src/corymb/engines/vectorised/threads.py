@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 
 Job = TypeVar("Job")
+WAIT = 0.1
+"""Seconds between calls of `while_waiting`."""
 MAX_THREADS = 1024
 """More threads than any machine needs at once: a job never waits for those of other runs."""
 GIL_SECONDS = 9e-6
@@ -57,11 +59,13 @@ def run_jobs(
     on_caller: Callable[[Job], None],
     on_worker: Callable[[Job, Callable[..., None]], None],
     threads: int,
+    while_waiting: Callable[[], None] = lambda: None,
 ) -> None:
     """Run all jobs, started in this order, on the calling thread (by `on_caller`) and on workers (by `on_worker`).
 
     The second argument of `on_worker` is a function to call now and then: it raises `Cancelled` once another job has
-    failed. Returns when all threads are done, and raises the first error. Must be called within `one_thread`.
+    failed. `while_waiting` is called now and then while only workers are busy; an error that it raises ends their work.
+    Returns when all threads are done, and raises the first error. Must be called within `one_thread`.
     """
     waiting, cancelled = deque(jobs), list[bool]()
     grads, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -93,7 +97,9 @@ def run_jobs(
             except IndexError:
                 break
             on_caller(job)
-    except BaseException:
+        while wait(workers, WAIT).not_done:
+            while_waiting()
+    except BaseException:  # Ctrl-C too: it arrives here while workers are busy
         cancelled.append(True)
         raise
     finally:
