@@ -345,10 +345,10 @@ def test_a_merged_model_is_the_mean_of_its_parts_and_small_clusters_are_dissolve
     one = merge(Norms(2.0), models, fit[:2], torch.tensor([0, 3]), fit[:2], group, 2, NOBODY)
     assert one.labels.tolist() == [0, 0]  # the first of the largest always stays
     unused = merge(Norms(2.0), models, fit, labels.clamp_max(2), fit, group, 1, NOBODY)
-    assert unused.became.tolist() == [0, 0, 1, -1]
+    assert unused.new_cluster.tolist() == [0, 0, 1, -1]
     heard = torch.tensor([0, 1, 2, 7])  # and the others are silent: nobody's cluster goes, but that of the one
     few = merge(Norms(2.0), models, fit[heard], labels[heard], fit[heard], group, 2, torch.tensor([0, 1, 2, 2, 2]))
-    assert few.became.tolist() == [0, 0, 1, -1]
+    assert few.new_cluster.tolist() == [0, 0, 1, -1]
     assert few.models["w"].flatten().tolist() == [1.0, 10.0]
     assert few.labels.tolist() == [0, 0, 0, 1]
 

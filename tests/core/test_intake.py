@@ -451,7 +451,7 @@ def test_the_fast_and_the_full_check_accept_the_same_rows(monkeypatch):
     found = []
     for short in (True, False):
         if not short:
-            monkeypatch.setattr(Intake, "_all_plainly_valid", lambda self, places, rows, checks: False)
+            monkeypatch.setattr(Intake, "_all_clearly_valid", lambda self, places, rows, checks: False)
         intake = Intake("sum", torch.arange(4), torch.full((4,), 5), near=Near(models))
         intake.add_rows(torch.arange(4), rows, {})
         found.append(intake.result().part)

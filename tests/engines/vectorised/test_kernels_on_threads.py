@@ -1,6 +1,7 @@
 """Clients on threads of their own have the bits of one thread, and code of modules stays on the calling thread."""
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 import corymb
 from corymb.engines import VectorisedEngine
 from corymb.engines.vectorised import kernels as module
+from corymb.engines.vectorised import threads as threads_module
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.threads import one_thread
@@ -17,8 +19,9 @@ from corymb.engines.vectorised.traits import watch
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
+from corymb.runs.progress import RoundTimer
 from corymb.trees import take
-from tests.engines.vectorised.test_tape import job
+from tests.engines.vectorised.test_tape import LastState, job
 from tests.tiny import farthest
 
 HOW = Descent(lr=0.1, steps=5, batch=2)
@@ -186,6 +189,73 @@ def test_a_run_that_is_stopped_leaves_no_thread_at_work(kernel, monkeypatch):
     kernels.watch.report = lambda part: None
     got, _ = kernels.descend(objective, *given, HOW)
     assert farthest(got, want) == 0
+
+
+def seven_clients():
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(56, 4, generator=generator), torch.arange(56) % 3
+    return corymb.FederatedDataset.from_arrays(x, y, torch.arange(56) // 8, test=0.25)
+
+
+@pytest.mark.parametrize(("kernel", "model"), [("serial", lambda: LastState(nn.LSTM)), ("fused", mlp(4, [6], 3))])
+def test_time_that_is_up_inside_a_round_ends_it_on_all_threads(kernel, model, monkeypatch, on_threads):
+    monkeypatch.setattr(module, "CACHE_BYTES", 1)  # jobs of one client
+    monkeypatch.setattr(threads_module, "GIL_SECONDS", 1e-9)  # short operations on several threads too
+    objective, how = Classification(Network(model), 3), Descent(lr=0.1, steps=10, batch=3)
+    options = {"kernel": kernel, "threads": 2, "evaluate_every": 0}
+    late, parts, clock, step = [0.0], list[float](), time.perf_counter, RoundTimer._step
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + late[0])
+
+    def told(beat, part):
+        if beat.rounds == 1 and beat.active and beat.limit:  # in the second round: its steps are all replayed
+            parts.append(part)
+            late[0] = 1000.0 if len(parts) == 7 else late[0]
+        step(beat, part)
+
+    monkeypatch.setattr(RoundTimer, "_step", told)
+    algorithm, data = corymb.FedAvg(rounds=2, local=how), seven_clients()
+    run = corymb.fit(algorithm, data, objective, max_seconds=500, **options)
+    assert (run.stopped, len(run.history), len(parts)) == ("max_seconds", 1, 7)
+    assert parts == sorted(parts)
+    assert 0 < parts[-1] < 1
+    assert len(on_threads) > 1
+    late[0], parts[:] = 0.0, []
+    monkeypatch.setattr(RoundTimer, "_step", step)
+    whole = corymb.fit(corymb.FedAvg(rounds=1, local=how), data, objective, **options)
+    assert all(torch.equal(run.models[name], whole.models[name]) for name in whole.models)
+
+
+def test_a_thread_that_waits_for_a_longer_client_sees_that_time_is_up(monkeypatch):
+    monkeypatch.setattr(threads_module, "WAIT", 0.01)
+    objective, single, seen, begun = objective_of(), module.descend_single, list[float](), threading.Event()
+    kernels = several_threads(objective, monkeypatch, 2, "serial")
+    params, on, key = job(objective, 0, clients=2)
+    given = params, on._replace(weight=torch.ones_like(on.weight)), key  # equal sizes: both replay the same tapes
+    for _ in range(3):
+        kernels.descend(objective, *given, HOW)
+
+    def slow_elsewhere(objective, model, client, *more):
+        if threading.current_thread() is threading.main_thread():
+            assert begun.wait(10)
+        else:
+            begun.set()
+            for _ in range(2000):
+                time.sleep(0.005)
+                client.before_step()
+        return single(objective, model, client, *more)
+
+    def stop(part: float) -> None:
+        seen.append(part)
+        if len(seen) > 40:
+            raise TimeoutError
+
+    monkeypatch.setattr(module, "descend_single", slow_elsewhere)
+    kernels.watch.report = stop
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        kernels.descend(objective, *given, HOW)
+    assert time.monotonic() - began < 5
+    assert seen == sorted(seen)
 
 
 class Peeks(nn.Module):
