@@ -71,7 +71,9 @@ def test_clients_for_which_a_metric_is_not_defined_are_counted():
     none = fit(FedAvg(rounds=1), one_class(), metric="auc")
     assert score_of(none) is None
     assert "test_auc" not in none.metrics
-    assert verdict([none])[2] == "Test auc is undefined for every client, so quality on new data is unknown."
+    why = "(each has test examples of one class only)"
+    assert verdict([none])[2] == f"Test auc is undefined for every client {why}, so quality on new data is unknown."
+    assert not [line for line in cautions(none) if "averaged over" in line]
 
 
 def one_class():

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corymb.objectives.measures import METRICS
+from corymb.objectives.measures.numbers import ENOUGH
 from corymb.runs.history import readable
 
 if TYPE_CHECKING:
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 SKEWED = 0.8
 """Accuracy says little if always predicting the most frequent class is right at least this often."""
-WHY_UNDEFINED = {"auc": "has test examples of one class only", "r2": "has the same target in all its test examples"}
+WHY_UNDEFINED = {
+    "auc": "has test examples of one class only",
+    "r2": f"has fewer than {ENOUGH} test examples, or the same target in all of them",
+}
 
 
 class Score(NamedTuple):
@@ -165,7 +169,8 @@ def cautions(run: Run) -> Iterator[str]:
     if run.metric is not None and (undefined := int(run.metrics.get(f"undefined_{run.metric}", 0))):
         tested, chosen = _tested(run), _named(run.metric)
         why = f": each of the others {WHY_UNDEFINED[run.metric]}" if run.metric in WHY_UNDEFINED else ""
-        yield f"{chosen} is averaged over {tested - undefined} of {tested} clients{why}."
+        if f"test_{run.metric}" in run.metrics:
+            yield f"{chosen} is averaged over {tested - undefined} of {tested} clients{why}."
 
 
 def _named(name: str) -> str:

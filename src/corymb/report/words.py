@@ -22,7 +22,7 @@ from corymb.report.facts import (
     quiet_rounds,
     repairs,
 )
-from corymb.report.scores import cautions, score_of, scores_of, trivial_of, trivial_scores_of
+from corymb.report.scores import WHY_UNDEFINED, cautions, score_of, scores_of, trivial_of, trivial_scores_of
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ def _certainty(run: Run) -> str:
 def _comparison(run: Run, others: Sequence[Run]) -> str:
     score = score_of(run)
     if score is None and f"undefined_{run.metric}" in run.metrics:
-        return f"Test {run.metric} is undefined for every client, so quality on new data is unknown."
+        why = f" (each {WHY_UNDEFINED[run.metric]})" if run.metric in WHY_UNDEFINED else ""
+        return f"Test {run.metric} is undefined for every client{why}, so quality on new data is unknown."
     if score is None:
         return "There were no test examples, so quality on new data is unknown."
     ours, worst = run.metrics[f"test_{score.name}"], run.metrics[f"worst_decile_{score.name}"]

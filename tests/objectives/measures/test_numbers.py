@@ -4,7 +4,7 @@ from sklearn import metrics as known
 from torch.func import vmap
 
 from corymb.core.objective import Examples
-from corymb.objectives.measures.numbers import NAMES, OfNumbers
+from corymb.objectives.measures.numbers import ENOUGH, NAMES, OfNumbers
 
 
 def predicted(m, seed=0):
@@ -37,12 +37,39 @@ def test_targets_that_are_all_the_same_have_no_r2(y):
     assert not OfNumbers().values(y[:0], on(y[:0])).defined.any()
 
 
+def test_a_client_with_few_test_examples_has_no_r2():
+    said, y = predicted(9)
+    weight = torch.ones(9).double()
+    for few in (2, ENOUGH - 1):  # rows of weight 0 do not count
+        found = OfNumbers().values(said, on(y, weight.where(torch.arange(9) < few, 0)))
+        assert dict(zip(NAMES, found.defined.tolist(), strict=True)) == {**dict.fromkeys(NAMES, True), "r2": False}
+        assert found.value[NAMES.index("r2")] == 0
+    assert OfNumbers().values(said[:ENOUGH], on(y[:ENOUGH])).defined.all()
+
+
+def test_means_of_r2_over_clients_settle_with_enough_test_examples():
+    """Of clients whose true R² is 0.5."""
+    generator = torch.Generator().manual_seed(0)
+
+    def r2(m, clients=400):
+        said = torch.randn(clients, m, generator=generator).double()
+        y = said + torch.randn(clients, m, generator=generator).double()
+        weight = torch.ones(m).double()
+        return vmap(lambda p, t: OfNumbers().values(p, on(t, weight)))(said, y)
+
+    place = NAMES.index("r2")
+    few, enough = r2(2), r2(20)
+    assert not few.defined[:, place].any()
+    assert enough.defined[:, place].all()
+    assert float(enough.value[:, place].mean()) == pytest.approx(0.45, abs=0.05)
+
+
 def test_rows_of_weight_0_count_for_nothing():
     said, y = (torch.stack(rows) for rows in zip(predicted(9), predicted(9, seed=1), strict=True))
     weight = torch.ones(2, 9).double()
-    weight[0, 5:] = 0
+    weight[0, 6:] = 0
     found = vmap(lambda p, t, w: OfNumbers().values(p, on(t, w)))(said, y, weight)
-    assert found.value[0].tolist() == pytest.approx(by_hand(said[0, :5], y[0, :5]), rel=1e-9)
+    assert found.value[0].tolist() == pytest.approx(by_hand(said[0, :6], y[0, :6]), rel=1e-9)
     assert found.value[1].tolist() == pytest.approx(by_hand(said[1], y[1]), rel=1e-9)
 
 

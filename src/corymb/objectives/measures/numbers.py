@@ -14,6 +14,10 @@ from corymb.trees import Params
 
 ROUNDING = 64.0**2
 """Targets whose variance is below this multiple of rounding errors count as constant."""
+ENOUGH = 6
+"""The least number m of test examples for a client's R². It divides by their own spread, which for normal targets is
+a χ² with m − 1 degrees of freedom: with m < 6, R² has no finite variance over clients, with m < 4 not even a mean, and
+the few clients whose targets are close together by chance decide any average."""
 NAMES = ("squared_error", "r2", "mae", "rmse")
 
 
@@ -40,12 +44,13 @@ class OfNumbers:
         return trivial.expand(m)
 
     def values(self, predictions: Tensor, examples: Examples) -> Values:
-        """The metrics of a client's test examples; R² is not defined if all targets are equal."""
+        """The metrics of a client's test examples; R² is not defined for fewer than `ENOUGH`, or equal targets."""
         y, weight = wide(examples.y), wide(examples.weight)
         error, total = y - wide(predictions), weight.sum()
         squared, absolute, mean = (_mean(rows, weight) for rows in (error.square(), error.abs(), y))
         spread = _mean((y - mean).square(), weight)
         varied = spread > ROUNDING * torch.finfo(y.dtype).eps ** 2 * _mean(y.square(), weight)
+        varied = varied & ((weight > 0).sum() >= ENOUGH)
         value = torch.stack([squared, torch.where(varied, 1 - ratio(squared, spread), 0), absolute, squared.sqrt()])
         tested = total > 0
         return Values(value, torch.stack([tested, tested & varied, tested, tested]))
