@@ -1,5 +1,7 @@
 """UIFCA finds clusters of examples, never sends labels, and copes with clients that have very few examples."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,6 +14,8 @@ from corymb.data.built_in.points import gaussians, subspace
 from corymb.evaluate import evaluate
 from corymb.models.flows import Affine, Shift
 from corymb.objectives import Density
+from corymb.objectives.module import limited
+from corymb.runs.standardise import Standard
 from corymb.settings import InvalidInput
 from corymb.testing.engines import DOUBLE, Spy, engine_maker
 from corymb.testing.small_data import clients
@@ -57,6 +61,20 @@ def test_gaussians_are_found_in_closed_form_from_k_feds_labels():
     drawn = run.sample(int(labels[0]), 200)
     assert drawn.shape == (200, 6)
     assert set(run.assign_points(drawn)) == {labels[0]}
+
+
+def test_sampled_rows_beyond_the_limit_are_in_the_units_of_the_data():
+    data = gaussians(2, k=3, m=80, d=6, test=20)
+    run = fit(UIFCA(k=3, density="gaussian", rounds=2), data, seed=1)
+    usual = run.sample(0, 200)
+    standard = Standard(torch.zeros(6), torch.ones(6), torch.tensor(0.0), torch.tensor(1.0))
+    drawn = torch.as_tensor(replace(run, standard=standard).sample(0, 200))
+    standard = standard._replace(mean=torch.full((6,), 7.0), scale=torch.full((6,), 2.0), limit=torch.full((6,), 0.5))
+    limited_run = replace(run, standard=standard)
+    sampled = torch.as_tensor(limited_run.sample(0, 200))
+    assert bool(((sampled - 7).abs() > 2 * 0.5).any())
+    assert torch.allclose(limited((sampled - 7) / 2, standard.limit), drawn, rtol=1e-4, atol=1e-4)
+    assert usual.shape == sampled.shape
 
 
 def test_one_exchange_of_gaussians_is_the_pooled_fit():

@@ -74,8 +74,9 @@ def test_models_that_cannot_be_exported_are_refused_in_one_line(tmp_path, monkey
     corymb.fit(corymb.IFCA(k=2, rounds=1), small.arrays()).save("two")
     for line, what in (
         ("export run --cluster 1", "no cluster 1"),
-        ("export alone --cluster 0", "they stayed with its clients"),
-        ("export alone --client 1", "they stayed with its clients"),
+        ("export alone --cluster 0", "Each client of this run has its own model: give --client NAME"),
+        ("export alone", "Each client of this run has its own model: give --client NAME"),
+        ("export alone --client nobody", "no client 'nobody'"),
         ("export run --client nobody", "no client 'nobody'"),
         ("export run --client 1 --cluster 0", "not both"),
         ("export two", "--cluster NUMBER (0 to 1) or --client NAME"),
@@ -86,6 +87,19 @@ def test_models_that_cannot_be_exported_are_refused_in_one_line(tmp_path, monkey
         printed = capsys.readouterr().err
         assert what in printed
         assert printed.count("\n") == 1
+
+
+def test_a_clients_own_model_is_exported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = corymb.fit(corymb.Alone(rounds=2), small.arrays(), out="alone")
+    assert main(["export", "alone", "--client", "3"]) == 0
+    assert capsys.readouterr().out == "alone/client-3.safetensors\n"
+    parameters = load_file("alone/client-3.safetensors")
+    want = run.module("3").state_dict()
+    assert all(torch.equal(parameters[name], value) for name, value in want.items())
+    with safe_open("alone/client-3.safetensors", "pt") as file:
+        about = json.loads(file.metadata()["corymb"])
+    assert (about["client"], about["clients"], about["algorithm"]) == (3, 1, "alone")
 
 
 def test_a_client_has_the_model_of_its_cluster_and_one_cluster_needs_no_number(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,9 @@ from corymb.local import Descent
 from corymb.objectives import LinearRegression
 from corymb.runs.fit import as_dataset, fit
 from corymb.runs.folder import layout as run_folder
+from corymb.runs.folder.layout import OWN
 from corymb.settings import InvalidInput
+from corymb.wire import pack, unpack
 from tests.runs import small
 
 FAST = corymb.IFCA(k=2, rounds=3, local=Descent(lr=0.3, steps=5))
@@ -396,7 +398,7 @@ def test_a_module_comes_back_from_a_folder_and_its_state_from_another(tmp_path):
         run.module(2)
 
 
-def test_models_that_stay_with_clients_predict_until_they_are_saved(tmp_path):
+def test_models_that_stay_with_clients_in_this_process_are_saved_with_the_run(tmp_path):
     x, y, client = small.prices(clients=3)
     run = fit(corymb.Alone(rounds=10, local=Descent(lr=0.15, steps=10)), (x, y, client))
     own = [run.predict(x[client == c], client=c) for c in range(3)]
@@ -405,8 +407,73 @@ def test_models_that_stay_with_clients_predict_until_they_are_saved(tmp_path):
     assert not torch.equal(run.model("0")["1.weight"], run.model("1")["1.weight"])
     with pytest.raises(InvalidInput, match="its own model"):
         run.predict(x, cluster=0)
-    with pytest.raises(InvalidInput, match="stayed with its clients"):
-        corymb.Run.load(run.save(tmp_path / "run")).predict(x, client=0)
+    saved = corymb.Run.load(run.save(tmp_path / "run"))
+    for loaded in (saved, corymb.Run.load(saved.save(tmp_path / "again"))):
+        assert all((loaded.predict(x[client == c], client=c) == own[c]).all() for c in range(3))
+        assert torch.equal(loaded.model("1")["1.weight"], run.model("1")["1.weight"])
+        module = loaded.module("1")
+        assert np.allclose(module(torch.as_tensor(x[client == 1]).float()).detach(), own[1], rtol=1e-4)
+        with pytest.raises(InvalidInput, match="Algorithms with clusters"):
+            loaded.assign(x, y)
+        with pytest.raises(InvalidInput, match="its own model"):
+            loaded.predict(x, cluster=0)
+
+
+@pytest.mark.parametrize("algorithm", [corymb.Alone(rounds=3, keep="best"), corymb.SRFCA(refinements=0)])
+def test_models_of_clients_own_are_those_of_the_run_in_its_folder(algorithm, tmp_path):
+    x, y, client = small.arrays()
+    run = corymb.fit(algorithm, (x, y, client), out=tmp_path / "run")
+    loaded = corymb.Run.load(tmp_path / "run")
+    assert loaded.served == "own"
+    for name in run.names:
+        assert all(torch.equal(value, run.model(name)[part]) for part, value in loaded.model(name).items())
+        assert (loaded.predict(x, client=name) == run.predict(x, client=name)).all()
+
+
+def test_a_client_whose_model_is_not_in_the_folder_gets_a_line(tmp_path, monkeypatch):
+    x, y, client = small.arrays()
+    monkeypatch.setattr("corymb.runs.serving.MOST_OWN", 100)  # bytes
+    run = corymb.fit(corymb.Alone(rounds=1), (x, y, client), out=tmp_path / "run")
+    assert run.model("0")
+    assert not (tmp_path / "run" / OWN).exists()
+    with pytest.raises(InvalidInput, match="stayed with it and is not in the run's folder") as error:
+        corymb.Run.load(tmp_path / "run").predict(x, client=0)
+    assert "ifca" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("damage", ["cut", "clients", "shape", "names", "no models"])
+def test_a_file_of_clients_models_that_is_damaged_gets_a_line(damage, tmp_path):
+    x, y, client = small.arrays()
+    corymb.fit(corymb.Alone(rounds=1), (x, y, client), out=tmp_path / "run")
+    place = tmp_path / "run" / OWN
+    own = unpack(place.read_bytes())
+    models = own["models"]
+    spoiled = {
+        "clients": {**own, "known": own["known"][1:]},
+        "shape": {**own, "models": {name: value[..., None] for name, value in models.items()}},
+        "names": {**own, "models": {f"other.{name}": value for name, value in models.items()}},
+        "no models": {"known": own["known"]},
+    }
+    place.write_bytes(place.read_bytes()[:-9] if damage == "cut" else pack(spoiled[damage]))
+    with pytest.raises(InvalidInput, match=OWN) as error:
+        corymb.Run.load(tmp_path / "run").predict(x, client=0)
+    assert "\n" not in str(error.value)
+
+
+def test_a_longer_run_that_is_killed_does_not_predict_with_the_shorter_ones_models(tmp_path, monkeypatch):
+    data, place = small.arrays(), tmp_path / "run"
+    corymb.fit(corymb.Alone(rounds=1), data, out=place)
+
+    def fail(row):
+        raise KeyError("here")
+
+    with pytest.raises(KeyError):
+        corymb.fit(corymb.Alone(rounds=3), data, resume=place, callbacks=[fail])
+    with pytest.raises(InvalidInput, match="not in the run's folder"):
+        corymb.Run.load(place).predict(data[0], client=0)
+    run = corymb.fit(corymb.Alone(rounds=3), data, resume=place)
+    assert (corymb.Run.load(place).predict(data[0], client=0) == run.predict(data[0], client=0)).all()
 
 
 def test_numbers_without_end_become_null():

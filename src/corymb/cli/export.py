@@ -24,20 +24,24 @@ def export(
     run: RunFolder,
     *,
     cluster: Annotated[int | None, Parameter(help="The cluster to export; required if there are several.")] = None,
-    client: Annotated[str | None, Parameter(help="The client to export: the model of its cluster.")] = None,
+    client: Annotated[str | None, Parameter(help="The client to export: the model of its cluster, or its own.")] = None,
     format: Annotated[
         Literal["safetensors", "onnx"],
         Parameter(help="safetensors: the parameters alone. onnx: a model that other programs can run."),
     ] = "safetensors",
-    out: Annotated[Path | None, Parameter(help="The file to write; by default RUN/cluster-J.FORMAT.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="The file to write; by default RUN/cluster-J.FORMAT, or client-J.")
+    ] = None,
     model: OwnModel = None,
 ) -> None:
     """Write `run.module(cluster)`, parameters and standardisation, with metadata that describe them."""
     loaded = Run.load(run, model)
     which = _which(loaded, cluster, client)
     module = loaded.module(which)
-    number = loaded.labels[which] if isinstance(which, str) else which
-    place = run / f"cluster-{number}.{format}" if out is None else expanded(out)
+    number, name = loaded.labels[which] if isinstance(which, str) else which, "cluster"
+    if loaded.served == "own" and isinstance(which, str):
+        number, name = loaded.names.index(which), "client"  # the position: a name need not be a file's
+    place = run / f"{name}-{number}.{format}" if out is None else expanded(out)
     require(not place.is_dir(), f"{place} is a folder: give a file name for the model.")
     meaning = json.dumps(about(loaded, number))
     written = _safetensors(module, meaning) if format == "safetensors" else _onnx(module, meaning, loaded)
@@ -49,7 +53,8 @@ def export(
 def _which(run: Run, cluster: int | None, client: str | None) -> int | str:
     """The cluster or client whose model is exported."""
     require(cluster is None or client is None, "Give --cluster or --client, not both.")
-    require(run.served != "own", "This run has no models to export: they stayed with its clients.")
+    own = run.served == "own"
+    require(not own or client is not None, "Each client of this run has its own model: give --client NAME.")
     ambiguous = cluster is None and client is None and run.snapshot.k > 1
     require(
         not ambiguous,
@@ -108,13 +113,16 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def about(run: Run, cluster: int) -> dict[str, object]:
+def _about_cluster(run: Run, cluster: int) -> dict[str, object]:
+    return {"cluster": cluster, "examples" if run.points else "clients": run.sizes.get(cluster, 0)}
+
+
+def about(run: Run, number: int) -> dict[str, object]:
     """The metadata of an exported model: what its tensors mean and where they come from."""
     return {
         "data": run.config["data"],
         "algorithm": run.config["algorithm"],
-        "cluster": cluster,
-        "examples" if run.points else "clients": run.sizes.get(cluster, 0),
+        **({"client": number, "clients": 1} if run.served == "own" else _about_cluster(run, number)),
         "model": run.config["model"],
         "learns": run.config["record"]["learns"],
         "schema": plain(run.schema._replace(notes=()).describe()),  # notes may name clients

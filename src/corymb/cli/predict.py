@@ -71,7 +71,9 @@ def _predict(run: Run, examples: Examples, client: str | None, cluster: int | No
     if client is None and cluster is None:
         if examples.client is not None:
             return _by_client(run, examples.x, examples.client.astype(np.str_))
-        if run.snapshot.k != 1 or run.served == "own":
+        if run.served == "own":
+            raise InvalidInput("Each client of this run has its own model: choose one with --client NAME.")
+        if run.snapshot.k != 1:
             raise InvalidInput("Choose the model that predicts: --client NAME or --cluster NUMBER.")
         cluster = 0
     classes = run.schema.task == "classification"

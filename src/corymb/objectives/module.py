@@ -37,6 +37,18 @@ def limited(z: Tensor, limit: Tensor) -> Tensor:
     return z.sign() * (torch.minimum(size, limit) + (size - limit).clamp_min(0).log1p() / 4)
 
 
+def unlimited(z: Tensor, limit: Tensor) -> Tensor:
+    """The values that `limited` makes into `z`; those beyond float32 are cut to its range.
+
+    >>> limit = torch.tensor(3.0)
+    >>> [round(value, 3) for value in unlimited(limited(torch.tensor([-2.0, 3.0, 50.0]), limit), limit).tolist()]
+    [-2.0, 3.0, 50.0]
+    """
+    size, most = z.abs().double(), torch.finfo(torch.float32).max
+    beyond = (4 * (size - limit).clamp_min(0)).expm1().clamp_max(most)
+    return (z.sign() * (torch.minimum(size, limit.double()) + beyond)).clamp(-most, most).to(z)
+
+
 class InUnits(nn.Module):
     """A model with built-in standardisation; it needs nothing but torch.
 

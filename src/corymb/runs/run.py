@@ -33,10 +33,21 @@ from corymb.objectives.points import PointModel, models_points
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, rows_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.own_model import answers_of, check_answers, check_parameters
-from corymb.runs.folder.reader import read_run
+from corymb.runs.folder.reader import read_own, read_run
 from corymb.runs.history import Round, counted, plain, readable, unfinished
 from corymb.runs.learners import MODELS, Model, learner_for
-from corymb.runs.serving import ServedBy, Serving, ask_served, by_blocks, classes_at, predictions, served_at, served_in
+from corymb.runs.serving import (
+    OwnModels,
+    ServedBy,
+    Serving,
+    ask_own,
+    ask_served,
+    by_blocks,
+    classes_at,
+    predictions,
+    served_at,
+    served_in,
+)
 from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
@@ -227,7 +238,8 @@ class Run:
     def _assigned(self, x: ArrayLike, y: ArrayLike, owners: Array | None = None) -> dict[str, Assignment]:
         require(
             self.served != "own",
-            "Each client of this run has its own model: there are no clusters to assign a new client to.",
+            "Each client of this run has its own model: there are no clusters to assign a new client to. Algorithms "
+            "with clusters, such as ifca, have them.",
         )
         require(
             self.served != "points",
@@ -292,7 +304,7 @@ class Run:
         with torch.no_grad():
             drawn = model.sample_cluster(self.models, cluster, fold(root(seed), "sample", cluster), n)
         drawn = drawn.reshape(n, *self.schema.features)
-        sampled: Array = (drawn if self.standard is None else drawn * self.standard.scale + self.standard.mean).numpy()
+        sampled: Array = (drawn if self.standard is None else self.standard.restored(drawn)).numpy()
         return sampled
 
     def _model_of_points(self, method: str) -> PointModel:
@@ -452,13 +464,28 @@ class Run:
     def _served(self, position: int) -> Params | Served:
         if self.serving is not None and self.served in ("own", "points"):
             return ask_served(*self.serving, self.snapshot, position)
-        require(
-            self.served != "own",
-            "The models of this run stayed with its clients and were not saved: only the run returned by fit can "
-            "predict.",
-        )
+        if self.served == "own":
+            kept = None if self._own is None else self._own.at(position)
+            if kept is None:
+                raise InvalidInput(
+                    "The model of this client stayed with it and is not in the run's folder (models are saved when a "
+                    "run in one process ends, not on a federation): predict with the run that fit returned, resume a "
+                    "run that was killed, or run an algorithm whose server has the models, such as ifca."
+                )
+            return kept
         losses = None if self.losses is None else self.losses[position]
         return served_in(self.snapshot, self.served, position, self.names[position], losses)
+
+    @cached_property
+    def _own(self) -> OwnModels | None:
+        """The clients' own models, if they are in the run's folder."""
+        return None if self.folder is None else read_own(self.folder, self.models, len(self.names))
+
+    def own_models(self) -> OwnModels | None:
+        """The clients' own models, asked from clients in this process or read from the run's folder; None elsewhere."""
+        if self.served != "own":
+            return None
+        return self._own if self.serving is None else ask_own(*self.serving, self.snapshot)
 
     def _objective(self) -> Objective:
         if self.objective is None:

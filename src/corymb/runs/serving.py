@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +20,12 @@ from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
 from corymb.local import serve_assigned, serve_mixture
-from corymb.settings import require
-from corymb.trees import Params, count, map_tensors, take
+from corymb.settings import first_line, require
+from corymb.trees import Params, count, map_tensors, nbytes, take
 
+log = logging.getLogger(__name__)
+MOST_OWN = 2**30
+"""The most bytes of clients' own models that are saved with a run."""
 ServedBy = Literal["assigned", "mixture", "own", "points", "refined"]
 """`assigned`: the model of the client's cluster. `mixture`: all models, weighted by the client's shares. `own`: a model
 that the client keeps itself. `points`: examples are clustered, and all models are weighted by the shares of the
@@ -88,6 +92,50 @@ def ask_served(fed: Federation, serve: ClientFn[..., Params | Served], at: Snaps
     share = None if at.shares is None else each(at.shares[[position]])
     replies = fed.clients[[position]].map(serve, at.models, each(at.labels[[position]]), share)
     return map_tensors(lambda leaf: leaf[0].cpu(), replies.value)
+
+
+class OwnModels(NamedTuple):
+    """The models that clients keep themselves, as a run folder holds them."""
+
+    known: Tensor
+    """n: the clients whose models these are; the others gave no usable reply."""
+    models: Params
+    """A row for each known client."""
+    weights: Tensor | None = None
+    """If a client uses several models at once, their weights; each row of `models` then holds all of them."""
+
+    def at(self, position: int) -> Params | Served | None:
+        """The model or mixture of a client; None if it is not known."""
+        if not bool(self.known[position]):
+            return None
+        place = int(self.known[:position].sum())
+        own = take(self.models, place)
+        return own if self.weights is None else Served(own, self.weights[place])
+
+
+def ask_own(fed: Federation, serve: ClientFn[..., Params | Served], at: Snapshot) -> OwnModels | None:
+    """Every client's own model, if the clients are in this process and the models are not too large to be saved.
+
+    A failure is logged: a run must not be lost because of it.
+    """
+    if not hasattr(innermost(fed._engine), "host") or len(fed.names) * nbytes(take(at.models, 0)) > MOST_OWN:
+        return None
+    share = None if at.shares is None else each(at.shares)
+    try:
+        replies = fed.clients.map(serve, at.models, each(at.labels), share)
+    except (RuntimeError, MemoryError) as error:  # out of memory, or too few replies
+        log.warning("the clients' own models could not be saved: %s", first_line(error))
+        return None
+    value = map_tensors(lambda leaf: leaf.cpu(), replies.value)
+    models, weights = (value.models, value.weights) if isinstance(value, Served) else (value, None)
+    return OwnModels(replies.clients.mask, models, weights)
+
+
+def innermost(engine: Any) -> Any:
+    """The engine inside those that wrap it; one that runs clients in this process has a `host`."""
+    while not hasattr(engine, "host") and hasattr(engine, "engine"):
+        engine = engine.engine
+    return engine
 
 
 AT_ONCE, LEAST_ROWS = 2**20, 64

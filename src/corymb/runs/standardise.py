@@ -44,7 +44,7 @@ from corymb.keys import Key
 from corymb.local.reference import training_losses
 from corymb.objectives.linear_form import LinearForm, linear_form, logit_form
 from corymb.objectives.measures import measures_of
-from corymb.objectives.module import limited
+from corymb.objectives.module import limited, unlimited
 from corymb.trees import Params, map_tensors
 
 TIMES = 3.0
@@ -85,6 +85,10 @@ class Standard(NamedTuple):
     """The same for targets, in training only: scores use the original targets."""
     root: Tensor = AS_THEY_ARE
     """The matrix (d d) that decorrelates standardised features, for whitened descent; empty if it is not used."""
+
+    def restored(self, z: Tensor) -> Tensor:
+        """Standardised features in the units of the data; those beyond the limit are no longer limited."""
+        return unlimited(z, self.limit) * self.scale + self.mean
 
     def uncentred(self) -> Standard:
         """The standardisation without centring targets, which keep their sign; limits stay as far from their mean."""

@@ -47,7 +47,7 @@ def test_a_run_of_format_1_is_saved_in_the_format_of_today(old):
 def test_models_of_clients_own_were_not_saved_in_format_1_either(old):
     run = corymb.Run.load(old / "alone")
     assert run.served == "own"
-    with pytest.raises(InvalidInput, match="stayed with its clients"):
+    with pytest.raises(InvalidInput, match="stayed with it and is not in"):
         run.predict(X, client=0)
     with pytest.raises(InvalidInput, match="its own model"):
         run.assign(X, ["ill", "well"])

@@ -3,6 +3,7 @@
 import json
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -67,6 +68,38 @@ def test_a_tensor_that_was_changed_in_place_is_packed_again():
     assert not held.holds(None)
     tensor.add_(1)
     assert not held.holds(tensor)
+
+
+def test_a_tensor_that_numpy_could_have_changed_is_packed_again():
+    """Torch's count of changes does not see NumPy's."""
+    tensor = torch.zeros(3)
+    held, shared = writer.Carried.of(tensor, "sha"), tensor.numpy()
+    shared[0] = 1
+    assert tensor._version == held.version
+    assert not held.holds(tensor)
+    array = np.zeros(3)
+    tensor = torch.from_numpy(array)
+    assert not writer.Carried.of(tensor, "sha").holds(tensor)
+    assert not writer.Carried.of(tensor[1:], "sha").holds(tensor[1:])
+
+
+@pytest.mark.parametrize("distance", ["losses", "l2"])
+def test_a_resumed_run_also_packs_what_is_carried_on_once(distance, tmp_path, monkeypatch):
+    def stop(row):
+        raise corymb.StopRun
+
+    monkeypatch.setattr(checkpoints, "LARGE", 1)
+    algorithm = corymb.SRFCA(rounds=3, threshold=1e9, refinements=1, distance=distance)
+    where = tmp_path / "run"
+    rounds = iter(range(3))  # after clients were compared
+    corymb.fit(
+        algorithm, small.arrays(), out=where, until="rounds", callbacks=[lambda row: next(rounds) == 2 and stop(row)]
+    )
+    packed, whole = [], writer.take_apart
+    monkeypatch.setattr(writer, "take_apart", lambda *given: packed.append(whole(*given)) or packed[-1])
+    run = corymb.fit(algorithm, small.arrays(), resume=where)
+    assert len(run.history) - 3 == len(packed) == 3
+    assert [name for pieces in packed for name in pieces].count("carry/known") == 1
 
 
 def test_lines_are_read_to_the_last_full_one(tmp_path):

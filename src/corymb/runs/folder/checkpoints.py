@@ -14,9 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from corymb.core.snapshot import Snapshot
 from corymb.messages import snapshot_from_tree, snapshot_to_tree
-from corymb.trees import nbytes
+from corymb.trees import map_tensors, nbytes
 from corymb.wire import WireError, pack, unpack
 
 FORMAT = 1
@@ -109,7 +111,8 @@ def put_together(pieces: Mapping[str, bytes]) -> Snapshot:
         if name == "models":
             tree["models"] = unpack(data)
         elif name.startswith("carry/"):
-            tree["carry"][name.removeprefix("carry/")] = unpack(data)
+            # A tensor with memory of its own: safetensors' is that of `data`, which nobody may write into.
+            tree["carry"][name.removeprefix("carry/")] = map_tensors(torch.clone, unpack(data))
     return snapshot_from_tree(tree)
 
 

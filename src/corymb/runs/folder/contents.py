@@ -17,6 +17,7 @@ from corymb.runs.folder.layout import (
     ENVIRONMENT,
     FORMAT,
     LOSSES,
+    OWN,
     RESULT,
     ROUNDS,
     SNAPSHOT,
@@ -61,7 +62,7 @@ def initial_files(
 def final_files(run: Run) -> dict[str, bytes]:
     """The files written at the end of a run. result.json comes last: it marks the run as ended."""
     counts = {"asked": run.ledger.asked, "replied": run.ledger.replied, "abandoned": run.ledger.abandoned}
-    about = {"stopped": run.stopped, **counts}
+    about, own = {"stopped": run.stopped, **counts}, run.own_models()
     return {
         CONFIG: as_toml(run.config),
         SNAPSHOT: snapshot_to_bytes(run.snapshot),
@@ -73,6 +74,7 @@ def final_files(run: Run) -> dict[str, bytes]:
                 "calibration": to_tree(run.calibration),
             }
         ),
+        **({} if own is None else {OWN: pack(own._asdict())}),
         RESULT: json.dumps({**run.to_dict(), "about": about}, indent=1).encode(),
     }
 

@@ -9,6 +9,7 @@ checkpoints/, memory/  what resuming needs: see `corymb.runs.folder.writer`
 result.json            labels, metrics and ledger, as the command line prints them
 snapshot.safetensors   the final snapshot: models, labels and everything needed to continue from it
 losses.safetensors     each client's loss under each model, its test scores, and the calibration of `Run.assign`
+own.safetensors        the clients' own models, if the server has none and the clients were in one process
 actors/                client memory of a run on a local Ray cluster
 standard.safetensors   means and scales of the features, if they were standardised
 
@@ -27,6 +28,7 @@ FORMAT = 2
 """Version of the folder's layout. Finished runs of every earlier format can be read; resuming needs the same format."""
 CONFIG, RESULT, ROUNDS, AUDIT = "config.toml", "result.json", "rounds.jsonl", "audit.jsonl"
 SNAPSHOT, STANDARD, LOSSES = "snapshot.safetensors", "standard.safetensors", "losses.safetensors"
+OWN = "own.safetensors"
 ENVIRONMENT, CLIENTS, LOCK = "environment.json", "clients.json", "lock"
 CHECKPOINTS, MEMORY, ACTORS = "checkpoints", "memory", "actors"
 TEMPORARY = ".new"

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from corymb.core.federation import Ledger
 from corymb.core.snapshot import Snapshot
 from corymb.data.schema import DataSchema
@@ -25,6 +27,7 @@ from corymb.runs.folder.layout import (
     ENVIRONMENT,
     FORMAT,
     LOSSES,
+    OWN,
     RESULT,
     ROUNDS,
     SNAPSHOT,
@@ -32,8 +35,10 @@ from corymb.runs.folder.layout import (
     check_plain,
 )
 from corymb.runs.history import ENDED, Round, is_number, round_problem
+from corymb.runs.serving import OwnModels
 from corymb.runs.standardise import Standard
 from corymb.settings import InvalidInput, expanded, first_line, require
+from corymb.trees import Params
 from corymb.wire import WireError, unpack
 
 KILLED = "killed"
@@ -234,6 +239,24 @@ def read_standard(folder: Path) -> Standard | None:
     if not isinstance(rows, tuple) or not 4 <= len(rows) <= len(Standard._fields):  # earlier versions had no limits
         raise WireError(f"{path.name} does not hold means and scales")
     return Standard(*rows)
+
+
+def read_own(folder: Path, models: Params, clients: int) -> OwnModels | None:
+    """The clients' own models, which have the form of the run's; None if they are not in the folder."""
+    path = folder / OWN
+    if not path.is_file() or not (folder / RESULT).exists():  # of a run that was continued and killed since
+        return None
+    try:
+        own = OwnModels(**unpack(path.read_bytes()))
+        rows = int(own.known.sum())
+        lead = (rows,) if own.weights is None else (rows, own.weights.shape[1])
+        forms = {name: tuple(value.shape) for name, value in own.models.items()}
+        good = own.known.shape == (clients,) and own.known.dtype == torch.bool
+        good = good and forms == {name: (*lead, *value.shape[1:]) for name, value in models.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {first_line(error)}.") from None
+    require(good, f"{path} does not hold a model for each of the run's clients.")
+    return own
 
 
 # ---- for resuming

@@ -30,7 +30,18 @@ from corymb.runs.folder.checkpoints import (
     to_keep,
 )
 from corymb.runs.folder.files import Lines, Lock, Writer, read_lines, sync_folder, write_file
-from corymb.runs.folder.layout import AUDIT, CHECKPOINTS, CONFIG, LOCK, MEMORY, RESULT, ROUNDS, TEMPORARY, check_free
+from corymb.runs.folder.layout import (
+    AUDIT,
+    CHECKPOINTS,
+    CONFIG,
+    LOCK,
+    MEMORY,
+    OWN,
+    RESULT,
+    ROUNDS,
+    TEMPORARY,
+    check_free,
+)
 from corymb.runs.folder.memory_log import FolderJournal, files_of
 from corymb.runs.folder.reader import read_environment
 from corymb.runs.history import Round, plain, round_problem
@@ -64,8 +75,12 @@ class Carried(NamedTuple):
         return Carried(tensor, tensor._version, sha)
 
     def holds(self, tensor: Tensor | None) -> bool:
-        """Whether this is the same tensor, unchanged."""
-        return tensor is self.tensor and tensor._version == self.version
+        """Whether this is the same tensor, unchanged.
+
+        Torch counts its own changes only. Memory that NumPy shares cannot be resized: that is how to tell.
+        """
+        same = tensor is self.tensor and tensor._version == self.version
+        return same and self.tensor.untyped_storage().resizable()
 
 
 class CheckpointInfo(NamedTuple):
@@ -142,6 +157,7 @@ class RunStore:
     def replan(self, config: bytes) -> None:
         """Reopen a finished run that is to be extended, and write its new settings."""
         (self.folder / RESULT).unlink(missing_ok=True)  # first: a kill in between then only resumes to the old end
+        (self.folder / OWN).unlink(missing_ok=True)
         sync_folder(self.folder)
         write_file(self.folder / CONFIG, config)
         sync_folder(self.folder)
