@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 AXES: dict[str, dict[str, Any]] = {
-    "clients": {"vary": "clients", "values": [100, 1000, 10_000, 100_000]},
+    "clients": {"vary": "clients", "values": [100, 1000, 10_000, 100_000, 1_000_000]},
     "registered": {"vary": "clients", "values": [1000, 10_000, 100_000, 1_000_000], "cohort": 1000},
     "mapped": {"vary": "clients", "values": [10_000, 100_000, 1_000_000], "cohort": 1000, "mapped": True},
     "examples": {"vary": "examples", "values": [10, 100, 1000, 10_000], "clients": 100},

@@ -350,8 +350,10 @@ class Bounds(NamedTuple):
 
     def over(self, level: Tensor, group: Tensor) -> Tensor:
         """Which replies are too far."""
-        most = [self.by_group.get(number, self.everybody) for number in group.tolist()]
-        return level > torch.tensor(most, dtype=torch.int64)
+        most = torch.full_like(level, self.everybody)
+        for number, most_of_group in self.by_group.items():
+            most[group == number] = most_of_group
+        return level > most
 
     def reason(self, length: float) -> str:
         """Why a reply is refused."""
@@ -369,18 +371,19 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
         return Bounds(_level(near.most * ROUNDING), {}, near.most)
     models = model_lengths(near.models) if models is None and near is not None else models
     negligible = 0.0 if models is None else NEGLIGIBLE * float(models.amax())
+    moved = _moved(length)
+    usual = _quantile(moved[:-1], 0.5)
     if near is None or near.loose:
-        usual = _quantile(_others(length), 0.5)
         size = 0.0 if models is None else _quantile(models.sort().values, 0.5)
         return Bounds(_level(UNKNOWN * max(usual, size)), {}, usual)
-    most, usual = max(_most(length), negligible), _quantile(_others(length), 0.5)
+    most = max(_most(moved), negligible)
     most = max(most, CROWD * usual) if near.handful else most
-    by_group = {}
-    for number in group.unique().tolist():
+    by_group, numbers = {}, group.unique().tolist()
+    for number in numbers if len(numbers) > 1 or len(length) < 3 else ():  # one group of all has the general bound
         members = length[group == number]
         if number >= 0:
             few = ALONE * most if len(members) == 1 else PAIR * float(members.amin())
-            by_group[number] = _level(max(most, few if len(members) < 3 else _most(members)))
+            by_group[number] = _level(max(most, few if len(members) < 3 else _most(_moved(members))))
     return Bounds(_level(most), by_group, usual)
 
 
@@ -418,17 +421,18 @@ def longest_accepted(rows: Params, start: Params) -> float | None:
     lengths = torch.zeros(0) if found is None else found.length
     if not bool((lengths > 0).any()):
         return None
-    return max(LEAD * _quantile(_others(lengths), 0.5), SIMILAR * float(lengths.max()))
+    return max(LEAD * _quantile(_moved(lengths)[:-1], 0.5), SIMILAR * float(lengths.max()))
 
 
-def _most(lengths: Tensor) -> float:
-    """The longest accepted length, judged by all lengths but the longest."""
-    rest = _others(lengths)
+def _most(moved: Tensor) -> float:
+    """The longest accepted one of these ascending lengths, judged by all but the longest."""
+    rest = moved[:-1]
     if len(rest) < 2:  # with two clients, either may be the outlier
         return math.inf
     low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
     most = max(LEAD * (1 + FEW / len(rest) ** 3) * middle, high + FENCE * (high - low))
-    ascending: list[float] = lengths[lengths <= CROWD * middle].sort().values.tolist()
+    below = int((moved <= most).sum())  # lengths that are accepted; the last of them is where an extension starts
+    ascending: list[float] = moved[max(0, below - 1) : int((moved <= CROWD * middle).sum())].tolist()
     for shorter, longer in pairwise(ascending):  # extend to lengths about as long as an accepted one
         most = longer if shorter <= most < longer <= SIMILAR * shorter else most
     beyond = [length for length in ascending if length > most]
@@ -436,9 +440,9 @@ def _most(lengths: Tensor) -> float:
     return max([most, *similar])
 
 
-def _others(lengths: Tensor) -> Tensor:
-    """All lengths but the longest, ascending, without zeros: clients that did not move may have no examples."""
-    return lengths[lengths > 0].sort().values[:-1]
+def _moved(lengths: Tensor) -> Tensor:
+    """All lengths but zeros, ascending: clients that did not move may have no examples."""
+    return lengths[lengths > 0].sort().values
 
 
 def _quantile(ascending: Tensor, part: float) -> float:

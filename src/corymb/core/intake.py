@@ -387,12 +387,18 @@ class Intake:
         places = slice(None) if everybody else self._places(ids).clamp_max(len(self._ids) - 1)
         if not everybody and (not len(self._ids) or not bool((self._ids[places] == ids).all())):
             return "reply was not asked for, or came twice"
-        if self._hosts is not None and any(self._hosts[client] != part.host for client in ids.tolist()):
+        if not self._has_all(part.host, ids, everybody=everybody):
             return "reply came from a host that does not answer for the client"
         twice = not everybody and len(ids.unique()) < len(ids)
         if twice or bool(self._answered[places].any()):
             return "reply was not asked for, or came twice"
         return None
+
+    def _has_all(self, host: str, ids: Tensor, *, everybody: bool) -> bool:
+        """Whether all these clients are this host's."""
+        if self._hosts is None or (everybody and self._hosts.count(host) == len(self._hosts)):
+            return True
+        return all(self._hosts[client] == host for client in ids.tolist())
 
     def _record_rejections(self, part: Part, rejected: Sequence[Rejection]) -> None:
         """Keep a host's rejections of its own clients that were asked; those of other clients are ignored."""
