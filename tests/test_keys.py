@@ -18,6 +18,8 @@ DRAWS = {
     "integers": lambda key: keys.integers(key, 17, (5,)),
     "normal": lambda key: keys.normal(key, (4,), torch.float64),
     "permutation": lambda key: keys.permutation(key, 7),
+    "happens": lambda key: keys.happens(key, 0.3, (3, 3)),
+    "fold_each": lambda key: keys.fold_each(key, 5),
 }
 
 
@@ -47,6 +49,14 @@ def test_a_longer_draw_begins_with_the_shorter_one(seed, n):
     key = keys.root(seed)
     assert torch.equal(keys.bits(key, (n + 3,))[:n], keys.bits(key, (n,)))
     assert torch.equal(keys.bits(key, (n, 2)).flatten(), keys.bits(key, (2 * n,)))
+
+
+def test_long_streams_begin_with_the_short_ones_and_are_the_same_under_vmap():
+    key, length = keys.fold(keys.root(0), torch.arange(2)), 2**15 + 2**12 + 1
+    long = keys.happens(key, 0.5, (length,))
+    assert torch.equal(vmap(lambda one: keys.happens(one, 0.5, (length,)))(key), long)
+    assert torch.equal(keys.happens(key, 0.5, (2**15,)), long[:, : 2**15])
+    assert 0.49 < float(long.double().mean()) < 0.51
 
 
 @given(seeds, items, items)

@@ -36,6 +36,8 @@ _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _FACTORS = np.uint64(_MIX_1 % 2**64), np.uint64(_MIX_2 % 2**64)
+_STEP = np.uint64(_GOLDEN % 2**64)
+_FIRST_STEPS = np.arange(1, 2**14 + 1, dtype=np.uint64) * _STEP
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -130,7 +132,7 @@ class KeyRing:
         keys = np.empty((len(own), 1 + len(purposes)), np.uint64)
         keys[:, 0] = own
         if purposes:
-            mixed = _mix_in_place(own + np.uint64(_GOLDEN % 2**64))
+            mixed = _mix_in_place(own + _STEP)
             for place, purpose in enumerate(purposes, 1):
                 keys[:, place] = _mix_in_place(mixed ^ np.uint64(_spread_number(purpose) % 2**64))
         return torch.from_numpy(keys.view(np.int64))
@@ -200,10 +202,32 @@ def happens(key: Key, probability: float, shape: tuple[int, ...] = ()) -> Tensor
     if has_torch_function_unary(key):
         drawn: Tensor = handle_torch_function(happens, (key,), key, probability, shape)
         return drawn
-    steps = np.arange(1, (size + 1) // 2 + 1, dtype=np.uint64) * np.uint64(_GOLDEN % 2**64)
-    stream = _mix_in_place(_unsigned(key)[..., None] + steps)
+    stream = _mix_in_place(_unsigned(key)[..., None] + _steps((size + 1) // 2))
     halves_of_words = stream.astype("<u8", copy=False).view("<u4")[..., :size]
     return torch.from_numpy(halves_of_words < limit).reshape(*key.shape, *shape)
+
+
+def _steps(count: int) -> npt.NDArray[np.uint64]:
+    """What a SplitMix64 stream adds to its key, step by step."""
+    few = count <= len(_FIRST_STEPS)
+    return _FIRST_STEPS[:count] if few else np.arange(1, count + 1, dtype=np.uint64) * _STEP
+
+
+def fold_each(key: Key, item: int) -> Key:
+    """`fold` of several keys with one number, faster.
+
+    >>> keys = fold(root(0), torch.arange(3))
+    >>> bool((fold_each(keys, 1) == fold(keys, 1)).all())
+    True
+    """
+    if not (key.dim() and numpy_takes(key)):
+        return fold(key, item)
+    if has_torch_function_unary(key):
+        folded: Tensor = handle_torch_function(fold_each, (key,), key, item)
+        return folded
+    mixed = _mix_in_place(_unsigned(key) + _STEP)
+    mixed ^= np.uint64(_spread_number(item) % 2**64)
+    return torch.from_numpy(_mix_in_place(mixed).view(np.int64))
 
 
 def fold_rows(key: Key, rows: Tensor) -> Key:
@@ -222,7 +246,7 @@ def fold_rows(key: Key, rows: Tensor) -> Key:
     return torch.from_numpy(_mix_in_place(spread).view(np.int64))
 
 
-BY_NUMPY = happens, fold_rows
+BY_NUMPY = happens, fold_each, fold_rows
 """Functions that compute outside torch, where that is faster. Modes that override functions of torch see them too."""
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from corymb.core.objective import Draws
-from corymb.keys import Key, fold, happens
+from corymb.keys import Key, fold_each, happens
 from corymb.settings import InvalidInput
 
 _RANDOM = {"rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "multinomial"}
@@ -89,7 +89,7 @@ class KeyedDropout(TorchFunctionMode):
                 "the first axis; change the model, or use dropout='off'."
             )
         rest = (x.shape[1], *[1] * (x.dim() - 2)) if name in _BY_CHANNEL else x.shape[1:]
-        dropped = happens(fold(self._keys, self.layers), p, (x.shape[0] // self.m, *rest))
+        dropped = happens(fold_each(self._keys, self.layers), p, (x.shape[0] // self.m, *rest))
         kept = (~dropped.reshape(x.shape[0], *rest)).to(x.dtype)
         if "alpha" in name:
             scale = 0.0 if p == 1 else ((1 + _ALPHA**2 * p) * (1 - p)) ** -0.5
