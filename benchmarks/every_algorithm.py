@@ -36,7 +36,7 @@ def work(cell: str) -> dict[str, object]:
     return {
         "data": data_name,
         "score": run.metrics.get(score),
-        "found": run.metrics["purity" if name in OF_EXAMPLES else "ari"],
+        "found": run.metrics.get("purity" if name in OF_EXAMPLES else "ari"),
         "clusters": run.clusters if isinstance(run.clusters, int) else len(run.clusters),
         "down": run.ledger.bytes_down / 1e6,
         "up": run.ledger.bytes_up / 1e6,
@@ -67,7 +67,7 @@ def main() -> None:
         score = (mean(scores, 100, 1) if of_classes else mean(scores, digits=3)) if scores else ""
         clusters = ", ".join(str(number) for number in sorted({run["clusters"] for run in runs}))
         sent = [statistics.mean(run[way] for run in runs) for way in ("down", "up", "seconds")]
-        found = mean([run["found"] for run in runs])
+        found = "" if runs[0]["found"] is None else mean([run["found"] for run in runs])
         print(f"| `{name}` | {runs[0]['data']} | {score} | {found} | {clusters} ", end="")
         print(f"| {sent[0]:.1f}, {sent[1]:.1f} | {sent[2]:.0f} |")
 

@@ -166,7 +166,7 @@ def score(
     points = count_all(fed, algorithm, snapshot, classes) if hasattr(algorithm, "label_points") else None
     if points is not None:
         metrics |= points.metrics
-    elif truth is not None:
+    elif truth is not None and bool((snapshot.labels >= 0).any()):  # `alone` makes no clusters
         metrics |= cluster_metrics(snapshot.labels, truth)
     if true_parameters is not None:
         metrics |= parameter_metrics(snapshot.models, true_parameters)

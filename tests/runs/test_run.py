@@ -401,6 +401,7 @@ def test_a_module_comes_back_from_a_folder_and_its_state_from_another(tmp_path):
 def test_models_that_stay_with_clients_in_this_process_are_saved_with_the_run(tmp_path):
     x, y, client = small.prices(clients=3)
     run = fit(corymb.Alone(rounds=10, local=Descent(lr=0.15, steps=10)), (x, y, client))
+    assert "  clients   3, each with a model of its own\n" in repr(run)
     own = [run.predict(x[client == c], client=c) for c in range(3)]
     errors = [np.abs(own[c] - y[client == c]).mean() for c in range(3)]
     assert max(errors) < 3000

@@ -66,7 +66,7 @@ def show(rows: Sequence[DemoRun], runs: Sequence[Run]) -> None:
             row.title,
             f"{metrics['test_accuracy']:.1%}",
             f"{metrics['worst_decile_accuracy']:.1%}",
-            f"{metrics['ari']:.2f}",
+            f"{metrics['ari']:.2f}" if "ari" in metrics else "–",
             str(run.clusters),
             readable_bytes(run.ledger.bytes_down + run.ledger.bytes_up),
             f"{run.seconds:.1f}",

@@ -386,11 +386,15 @@ class Run:
             for name, value in self.metrics.items()
             if name in headline or not name.startswith(others)
         ]
+        if self.served == "own":
+            groups = f"{len(self.names)}, each with a model of its own"
+        elif self.points:
+            groups = f"{len(self.names)}, examples in {counted(self.clusters, 'cluster')} of {sizes}"
+        else:
+            groups = f"{len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}"
         lines = [
             f"Run of {self.config['algorithm']} on {self.config['data']} with {self.config['model']}, seed {self.seed}",
-            f"  clients   {len(self.names)}, examples in {counted(self.clusters, 'cluster')} of {sizes}"
-            if self.points
-            else f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
+            f"  clients   {groups}",
             f"  metrics   {', '.join(shown)}",
             f"  ledger    {counted(len(self.history), 'round')}, "
             f"{self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",

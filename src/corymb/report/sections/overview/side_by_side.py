@@ -26,7 +26,7 @@ def side_by_side(runs: Sequence[Run]) -> Table | None:
             row[f"test {score.words}"] = score.text(run.metrics.get(f"test_{score.name}"))
             row["trivial"] = score.text(trivial_of(run, score))
             row["worst tenth"] = score.text(run.metrics.get(f"worst_decile_{score.name}"))
-        if "ari" in runs[0].metrics:
+        if any("ari" in one.metrics for one in runs):
             row["ARI"] = f"{run.metrics['ari']:.2f}" if "ari" in run.metrics else "–"
         row["clusters"] = str(run.clusters)
         row["sent"] = readable_bytes(run.ledger.bytes_down + run.ledger.bytes_up)
