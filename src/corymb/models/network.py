@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -19,6 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 from corymb.choices import Dropout
 from corymb.core.objective import Draws
 from corymb.keys import Key
+from corymb.models.copying import copied, share_tensors
 from corymb.models.drawing import KeyedDraws, KeyedDropout
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
@@ -50,7 +50,9 @@ class Network:
         frozen: Params | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        shared: bool | None = None,
     ) -> None:
+        """`shared` says whether the modules that `model` returns have tensors in common; by default, that is tried."""
         self.model, self.dropout, self.device, self.dtype = model, dropout, torch.device(device), dtype
         module = self._make(0)
         refuse_coupled(module)
@@ -63,19 +65,24 @@ class Network:
         if not self.trainable:
             what = "only frozen parameters" if names else "no parameters"
             raise InvalidInput(f"The model {type(module).__name__} has {what}: there is nothing to learn.")
-        if len(self.trainable) < len(names):
-            module = copy.deepcopy(module)  # protects the frozen values: a function may return the same module again
+        if shared is None:
+            shared = not isinstance(model, nn.Module) and share_tensors(module, self._make(0))
+        self._shared = shared
+        if self._shared:  # a network moves and converts its module in place, and several networks are in use at once
+            module = copied(module)
         self._given = frozen
         if frozen is not None:
             _load_frozen(module, frozen, self.trainable)
         self.module = _deterministic(module).to(device=device, dtype=dtype)
         self._places: dict[nn.Module, Places] = {}
+        self._in_training = self.module if dropout == "off" else _in_training(self.module)
         self._evaluated = False
         self._draws: bool | None = False if dropout == "off" else None  # None: unknown until the first training step
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Network:
         """The same network on another device, or in another precision."""
-        return Network(self.model, dropout=self.dropout, frozen=self._given, device=device, dtype=dtype)
+        how = {"dropout": self.dropout, "frozen": self._given, "shared": self._shared}
+        return Network(self.model, **how, device=device, dtype=dtype)
 
     def recipe(self) -> dict[str, Any]:
         """The arguments that make the same network elsewhere, with frozen values: see `corymb.objectives.recipe`."""
@@ -97,7 +104,7 @@ class Network:
                         f"The model factory returned a {type(module).__name__}, wanted a torch.nn.Module."
                     )
                 return module
-            module = copy.deepcopy(self.model)
+            module = copied(self.model)
             for layer in module.modules():
                 trained = [name for name, p in layer.named_parameters(recurse=False) if p.requires_grad]
                 if trained and not hasattr(layer, "reset_parameters"):
@@ -157,16 +164,6 @@ class Network:
             for holder, name, value_before in before:
                 holder[name] = value_before
 
-    @cached_property
-    def _in_training(self) -> nn.Module:
-        """A copy of the module in training mode, except for normalisation layers; it shares the module's tensors."""
-        tensors = (*self.module.parameters(), *self.module.buffers())
-        module = copy.deepcopy(self.module, {id(tensor): tensor for tensor in tensors}).train()
-        for layer in module.modules():
-            if isinstance(layer, (_BatchNorm, _InstanceNorm)):
-                layer.eval()
-        return module
-
     def describe(self) -> str:
         """A description of the model, for fingerprints and run records."""
         shapes = {name: list(p.shape) for name, p in self.module.named_parameters()}
@@ -183,6 +180,15 @@ class Network:
             digest.update(f"{name} {list(value.shape)};".encode())
             digest.update(value.double().cpu().contiguous().flatten().numpy().data)
         return f", {len(frozen)} frozen {digest.hexdigest()[:16]}"
+
+
+def _in_training(module: nn.Module) -> nn.Module:
+    """A copy of the module in training mode, except for normalisation layers; it shares the module's tensors."""
+    twin = copied(module, sharing=(*module.parameters(), *module.buffers())).train()
+    for layer in twin.modules():
+        if isinstance(layer, (_BatchNorm, _InstanceNorm)):
+            layer.eval()
+    return twin
 
 
 def _places(module: nn.Module) -> Places:
