@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -17,7 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from corymb.choices import Dropout
 from corymb.core.objective import Draws
-from corymb.keys import Key
+from corymb.keys import Key, no_transform_active
 from corymb.models.copying import copied, share_tensors
 from corymb.models.drawing import KeyedDraws, KeyedDropout
 from corymb.settings import InvalidInput, require
@@ -124,16 +125,16 @@ class Network:
         """The module's output with these parameters, in evaluation mode: nothing in it is random."""
         if not self._evaluated:  # check once: intercepting every operation takes time
             few = x[:2]
-            with torch.no_grad(), KeyedDropout(None, len(few)):
-                self._call(self.module, params, few)
+            with KeyedDropout(None, len(few)):
+                self._try(self.module, params, few)
             self._evaluated = True
         return _only_tensor(self._call(self.module, params, x))
 
     def training(self, params: Params, x: Tensor, draws: Draws) -> Tensor:
         """The module's output in a training step: dropout is active, and draws from each example's key."""
         if self._draws is None:
-            with torch.no_grad(), KeyedDropout(draws, len(x)) as dropout:
-                self._call(self._in_training, params, x)
+            with KeyedDropout(draws, len(x)) as dropout:
+                self._try(self._in_training, params, x)
             self._draws = dropout.layers > 0
             if self._draws and self.dropout == "refuse":
                 raise InvalidInput(
@@ -143,6 +144,16 @@ class Network:
             return self(params, x)
         with KeyedDropout(draws, len(x)):
             return _only_tensor(self._call(self._in_training, params, x))
+
+    def _try(self, module: nn.Module, params: Params, x: Tensor) -> None:
+        """Call the module once, as if for a gradient, to refuse one that would recompute layers for its gradient."""
+        if no_transform_active():
+            params = {name: value.detach().requires_grad_() for name, value in params.items()}
+        try:
+            with torch.enable_grad(), disable_saved_tensors_hooks(_RECOMPUTES):
+                self._call(module, params, x)
+        except RuntimeError as error:
+            raise InvalidInput(_RECOMPUTES) if _RECOMPUTES in str(error) else error from None
 
     def _call(self, module: nn.Module, params: Params, x: Tensor) -> Any:
         """The module's output with these parameters substituted for its own.
@@ -262,6 +273,10 @@ def refuse_unfit(module: nn.Module) -> None:
     )
 
 
+_RECOMPUTES = (
+    "The model saves memory by computing layers again in the backward pass (torch.utils.checkpoint), when its parameters "
+    "are no longer the client's: switch gradient checkpointing off."
+)
 _OFF = "switch all dropout off with dropout='off'"
 
 
