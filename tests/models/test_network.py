@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from corymb.algorithms import FedAvg
 from corymb.core.client import Client, Examples, on_client
@@ -672,3 +673,26 @@ def test_recurrent_weights_that_lie_together_are_not_moved_in_every_call(monkeyp
     got = network._call(network.module, {n: p.view_as(params[n]) for n, p in together.items()}, x)[0]
     assert len(moved) == 1
     assert torch.equal(got, want)
+
+
+class Recomputing(nn.Module):
+    """Gradient checkpointing, in training or wherever a gradient is asked for."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.first, self.out, self.way, self.drop = nn.Linear(4, 6), nn.Linear(6, 3), way, nn.Dropout(0.1)
+
+    def forward(self, x):
+        h = self.first(x)
+        if self.way == "always" or (self.training if self.way == "training" else h.requires_grad):
+            return checkpoint(lambda z: self.out(self.drop(z).tanh()), h, use_reentrant=False)
+        return self.out(self.drop(h).tanh())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("way", ["always", "training", "gradient"])
+def test_a_model_that_computes_layers_again_for_its_gradient_is_refused(way, engine):
+    """By then its parameters are its own again, so that the gradient would be wrong."""
+    with pytest.raises(InvalidInput, match=r"^The model saves memory by .* switch gradient checkpointing off\.$"):
+        fed = federation(engine, Classification(Network(lambda: Recomputing(way), dtype=torch.float64), 3), classification())
+        next(iter(drive(FedAvg(rounds=1), fed)))

@@ -229,7 +229,7 @@ class Stepper:
         first = 1 if self.stacked else 0
         norm = torch.stack([g.flatten(first).square().sum(-1) for g in grads]).sum(0).sqrt()
         factor = most / norm.clamp_min(most)
-        return [g * factor.reshape(*factor.shape, *[1] * (g.dim() - first)) for g in grads]
+        return [g * factor.reshape((*factor.shape, *[1] * (g.dim() - first))) for g in grads]
 
     def _adam(self, grads: list[Tensor], beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> list[Tensor]:
         first, second = self.state
@@ -243,4 +243,4 @@ class Stepper:
 
 def led(rows: Tensor, like: Tensor) -> Tensor:
     """`rows`, a scalar or one number per client, reshaped to broadcast against `like`, whose first axis is clients."""
-    return rows.reshape(*rows.shape, *[1] * (like.dim() - rows.dim()))
+    return rows.reshape((*rows.shape, *[1] * (like.dim() - rows.dim())))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -18,7 +18,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from corymb.choices import Dropout
 from corymb.core.objective import Draws
-from corymb.keys import Key
+from corymb.keys import Key, no_transform_active
+from corymb.models.copying import copied, share_tensors
 from corymb.models.drawing import KeyedDraws, KeyedDropout
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
@@ -50,7 +51,9 @@ class Network:
         frozen: Params | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        shared: bool | None = None,
     ) -> None:
+        """`shared` says whether the modules that `model` returns have tensors in common; by default, that is tried."""
         self.model, self.dropout, self.device, self.dtype = model, dropout, torch.device(device), dtype
         module = self._make(0)
         refuse_coupled(module)
@@ -63,19 +66,24 @@ class Network:
         if not self.trainable:
             what = "only frozen parameters" if names else "no parameters"
             raise InvalidInput(f"The model {type(module).__name__} has {what}: there is nothing to learn.")
-        if len(self.trainable) < len(names):
-            module = copy.deepcopy(module)  # protects the frozen values: a function may return the same module again
+        if shared is None:
+            shared = not isinstance(model, nn.Module) and share_tensors(module, self._make(0))
+        self._shared = shared
+        if self._shared:  # a network moves and converts its module in place, and several networks are in use at once
+            module = copied(module)
         self._given = frozen
         if frozen is not None:
             _load_frozen(module, frozen, self.trainable)
         self.module = _deterministic(module).to(device=device, dtype=dtype)
         self._places: dict[nn.Module, Places] = {}
+        self._in_training = self.module if dropout == "off" else _in_training(self.module)
         self._evaluated = False
         self._draws: bool | None = False if dropout == "off" else None  # None: unknown until the first training step
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Network:
         """The same network on another device, or in another precision."""
-        return Network(self.model, dropout=self.dropout, frozen=self._given, device=device, dtype=dtype)
+        how = {"dropout": self.dropout, "frozen": self._given, "shared": self._shared}
+        return Network(self.model, **how, device=device, dtype=dtype)
 
     def recipe(self) -> dict[str, Any]:
         """The arguments that make the same network elsewhere, with frozen values: see `corymb.objectives.recipe`."""
@@ -97,7 +105,7 @@ class Network:
                         f"The model factory returned a {type(module).__name__}, wanted a torch.nn.Module."
                     )
                 return module
-            module = copy.deepcopy(self.model)
+            module = copied(self.model)
             for layer in module.modules():
                 trained = [name for name, p in layer.named_parameters(recurse=False) if p.requires_grad]
                 if trained and not hasattr(layer, "reset_parameters"):
@@ -117,16 +125,16 @@ class Network:
         """The module's output with these parameters, in evaluation mode: nothing in it is random."""
         if not self._evaluated:  # check once: intercepting every operation takes time
             few = x[:2]
-            with torch.no_grad(), KeyedDropout(None, len(few)):
-                self._call(self.module, params, few)
+            with KeyedDropout(None, len(few)):
+                self._try(self.module, params, few)
             self._evaluated = True
         return _only_tensor(self._call(self.module, params, x))
 
     def training(self, params: Params, x: Tensor, draws: Draws) -> Tensor:
         """The module's output in a training step: dropout is active, and draws from each example's key."""
         if self._draws is None:
-            with torch.no_grad(), KeyedDropout(draws, len(x)) as dropout:
-                self._call(self._in_training, params, x)
+            with KeyedDropout(draws, len(x)) as dropout:
+                self._try(self._in_training, params, x)
             self._draws = dropout.layers > 0
             if self._draws and self.dropout == "refuse":
                 raise InvalidInput(
@@ -136,6 +144,16 @@ class Network:
             return self(params, x)
         with KeyedDropout(draws, len(x)):
             return _only_tensor(self._call(self._in_training, params, x))
+
+    def _try(self, module: nn.Module, params: Params, x: Tensor) -> None:
+        """Call the module once, as if for a gradient, to refuse one that would recompute layers for its gradient."""
+        if no_transform_active():
+            params = {name: value.detach().requires_grad_() for name, value in params.items()}
+        try:
+            with torch.enable_grad(), disable_saved_tensors_hooks(_RECOMPUTES):
+                self._call(module, params, x)
+        except RuntimeError as error:
+            raise InvalidInput(_RECOMPUTES) if _RECOMPUTES in str(error) else error from None
 
     def _call(self, module: nn.Module, params: Params, x: Tensor) -> Any:
         """The module's output with these parameters substituted for its own.
@@ -157,16 +175,6 @@ class Network:
             for holder, name, value_before in before:
                 holder[name] = value_before
 
-    @cached_property
-    def _in_training(self) -> nn.Module:
-        """A copy of the module in training mode, except for normalisation layers; it shares the module's tensors."""
-        tensors = (*self.module.parameters(), *self.module.buffers())
-        module = copy.deepcopy(self.module, {id(tensor): tensor for tensor in tensors}).train()
-        for layer in module.modules():
-            if isinstance(layer, (_BatchNorm, _InstanceNorm)):
-                layer.eval()
-        return module
-
     def describe(self) -> str:
         """A description of the model, for fingerprints and run records."""
         shapes = {name: list(p.shape) for name, p in self.module.named_parameters()}
@@ -183,6 +191,15 @@ class Network:
             digest.update(f"{name} {list(value.shape)};".encode())
             digest.update(value.double().cpu().contiguous().flatten().numpy().data)
         return f", {len(frozen)} frozen {digest.hexdigest()[:16]}"
+
+
+def _in_training(module: nn.Module) -> nn.Module:
+    """A copy of the module in training mode, except for normalisation layers; it shares the module's tensors."""
+    twin = copied(module, sharing=(*module.parameters(), *module.buffers())).train()
+    for layer in twin.modules():
+        if isinstance(layer, (_BatchNorm, _InstanceNorm)):
+            layer.eval()
+    return twin
 
 
 def _places(module: nn.Module) -> Places:
@@ -256,6 +273,10 @@ def refuse_unfit(module: nn.Module) -> None:
     )
 
 
+_RECOMPUTES = (
+    "The model saves memory by computing layers again in the backward pass (torch.utils.checkpoint), when its parameters "
+    "are no longer the client's: switch gradient checkpointing off."
+)
 _OFF = "switch all dropout off with dropout='off'"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from corymb.core.objective import Objective
+from corymb.models.copying import copied
 from corymb.objectives.classification import Classification
 from corymb.objectives.regression import LinearRegression, Regression
 from corymb.trees import Params
@@ -116,7 +116,7 @@ def _bare(objective: Objective, params: Params) -> nn.Module:
         return Linear(params["weight"].clone(), objective.features, intercept=objective.intercept)
     if not isinstance(objective, (Classification, Regression)):
         return Own(objective, params)
-    module = copy.deepcopy(objective.network.module).requires_grad_(True)
+    module = copied(objective.network.module).requires_grad_(True)
     own = dict(module.named_parameters())
     with torch.no_grad():
         for name, value in params.items():

@@ -1,5 +1,6 @@
 """Clients on threads of their own have the bits of one thread, and code of modules stays on the calling thread."""
 
+import itertools
 import threading
 import time
 from dataclasses import replace
@@ -9,10 +10,11 @@ import torch
 from torch import nn
 
 import corymb
+from corymb.core.objective import Examples
 from corymb.engines import VectorisedEngine
 from corymb.engines.vectorised import kernels as module
 from corymb.engines.vectorised import threads as threads_module
-from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.kernels import Kernels, _SingleClients
 from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.threads import one_thread
 from corymb.engines.vectorised.traits import watch
@@ -122,6 +124,34 @@ def test_steps_that_cannot_be_replayed_stay_on_the_calling_thread(kernel, monkey
         kernels.descend(objective, *job(objective, seed, clients=CLIENTS), HOW)
     assert on_threads == {threading.current_thread()}
     assert not kernels.tapes.replayed
+
+
+@pytest.mark.parametrize("how", [{"steps": 1}, {"steps": 2}, {"steps": 3}, {"steps": 4}, {"epochs": 2}, {}])
+@pytest.mark.parametrize("batch", [None, 1, 2, 3, 20])
+def test_clients_with_the_same_signature_see_batches_of_the_same_sizes(how, batch):
+    m = 12
+    weight = (torch.arange(m) < torch.arange(m + 1)[:, None]).float()
+    on = Examples(torch.zeros(m + 1, m, 2), torch.zeros(m + 1, m), weight)
+    descent = Descent(lr=0.1, batch=batch, **how)
+    clients = _SingleClients(on, torch.arange(m + 1), descent)
+    sizes = {i: {len(some.weight) for some, _ in clients.get(i, lambda: None).steps(descent)} for i in range(m + 1)}
+    for i, j in itertools.combinations(range(m + 1), 2):
+        assert clients.signature(i) != clients.signature(j) or sizes[i] == sizes[j]
+
+
+def test_a_client_on_another_thread_that_needs_a_new_tape_raises(monkeypatch, on_threads):
+    objective = objective_of()
+    kernels = several_threads(objective, monkeypatch, 2, "serial")
+    given = job(objective, 0, clients=CLIENTS)
+    for _ in range(3):
+        want, _ = kernels.descend(objective, *given, HOW)
+    assert len(on_threads) > 1
+    kernels.tapes.kept.clear()  # unlike `replayed`, which tells which clients may run on other threads
+    with pytest.raises(RuntimeError, match="not recorded"):
+        kernels.descend(objective, *given, HOW)
+    kernels.tapes.replayed.clear()
+    got, _ = kernels.descend(objective, *given, HOW)
+    assert farthest(got, want) == 0
 
 
 @pytest.mark.parametrize("kernel", ["fused", "serial", "layers"])

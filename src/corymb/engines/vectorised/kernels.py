@@ -468,7 +468,7 @@ class Kernels:
             threads = 1  # if tapes were dropped in the meantime
             if keys <= self.tapes.replayed.keys():
                 threads = worthwhile_threads(self.tapes.seconds_per_operation(keys), self.threads)
-            with self.watch.repeating() as repeat:
+            with self.watch.repeating() as repeat, self.tapes.recording_on_this_thread_only():
                 run_jobs(left, train_on_caller, train_on_worker, threads, while_waiting=repeat)
         self.watch.report(1.0)
 
@@ -663,10 +663,12 @@ class _SingleClients:
 
     def signature(self, i: int) -> tuple[int | bool, ...]:
         """Equal for clients that can replay the same tapes: same batch sizes, and both with or both without weights."""
-        size, unweighted = self._sizes[i], self._ones[i] == self._lengths[i]
+        unweighted = self._ones[i] == self._lengths[i]
         if self._batch is None or not self._lengths[i]:
             return unweighted, self._lengths[i]
-        return unweighted, min(size, self._batch), size % self._batch, size <= self._batch
+        whole, rest = divmod(self._sizes[i], self._batch)
+        # A descent with fewer steps than a pass does not reach the rest of the examples.
+        return unweighted, min(whole, 1), rest if self._steps[i] > whole else 0
 
     def reporter(self, i: int, report: Callable[[float], None]) -> Callable[[], None]:
         """A function to call before each step of a client; it reports the progress of the whole stack.

@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from math import inf
 from operator import itemgetter
 from statistics import fmean
+from threading import get_ident
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -431,6 +432,8 @@ class Tapes:
     """How often all tapes were dropped because there were too many."""
     _watched: dict[int, Player] | None = None
     """Players that the watched job has used, by id."""
+    _recorder: int | None = None
+    """The only thread that may run code of the objective; None if there is just one."""
 
     @property
     def all_replay(self) -> bool:
@@ -447,6 +450,18 @@ class Tapes:
                 self.replayed[key] = list(self._watched.values())
         finally:
             self._watched = None
+
+    @contextmanager
+    def recording_on_this_thread_only(self) -> Iterator[None]:
+        """While other threads replay tapes, raise if one of them needs a tape that is not there.
+
+        Modules are not thread-safe: two threads in one at once would silently mix up their clients' parameters.
+        """
+        self._recorder = get_ident()
+        try:
+            yield
+        finally:
+            self._recorder = None
 
     def seconds_per_operation(self, keys: Iterable[tuple[Any, ...]]) -> float:
         """The mean over the tapes of these jobs, each played on a single thread."""
@@ -468,6 +483,9 @@ class Tapes:
         """The player of a function for such inputs; `of` identifies the function."""
         signature = ((t.shape, t.stride(), t.dtype, t.device) for t in inputs)
         name = (*(part if isinstance(part, (str, float, bool)) else id(part) for part in of), *signature)
+        elsewhere = self._recorder not in (None, get_ident())
+        if elsewhere and not (name in self.kept and self.kept[name].trusted):
+            raise RuntimeError("a client on a thread of its own needs a step that is not recorded")
         if name not in self.kept:
             if len(self.kept) >= MOST:
                 self.kept.clear()
