@@ -207,3 +207,14 @@ def test_clients_of_one_cluster_predict_together(here, monkeypatch, capsys):
     monkeypatch.setattr(corymb.Run, "predict", lambda *args, **how: calls.append(how) or plain(*args, **how))
     output_of("predict run t.csv", capsys)
     assert len(calls) <= 2  # clusters, not six clients
+
+
+def test_booleans_are_written_as_their_classes_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{client},{x},{x > 0}\n" for client in "ab" for x in range(-5, 6))
+    (tmp_path / "t.csv").write_text(f"client,x,label\n{rows}")
+    assert main(shlex.split("run t.csv fedavg --rounds 5 -q --json --out run")) == 0
+    written = list(csv.DictReader(io.StringIO(output_of("predict run t.csv", capsys))))
+    assert {row["prediction"] for row in written} == {"false", "true"}
+    assert {f"p_{row['prediction']}" for row in written} < set(written[0])
+    assert set(json.loads(output_of("predict run t.csv --json", capsys))["predictions"]) == {False, True}

@@ -55,6 +55,21 @@ def test_predictions_are_class_names_or_numbers(words, run):
     assert run.predict(x[:5].tolist(), client=0).shape == (5,)
 
 
+LABELS = {"booleans": [True, False], "integers": [-3, 7], "names": ["no", "yes"], "days": ["2024-01-01", "2024-02-01"]}
+
+
+@pytest.mark.parametrize("two", LABELS.values(), ids=LABELS)
+def test_predictions_can_be_compared_with_the_labels(two, tmp_path):
+    x = np.linspace(-1, 1, 40)[:, None]
+    y = np.array([two[int(value > 0)] for value in x[:, 0]])
+    run = corymb.fit(corymb.FedAvg(rounds=5), (x, y, ["a", "b"] * 20), "linear")
+    run.save(tmp_path / "run")
+    for one in (run, corymb.Run.load(tmp_path / "run")):
+        predicted = one.predict(x, client="a")
+        assert predicted.dtype == y.dtype
+        assert (predicted == y).mean() > 0.8
+
+
 def test_predictions_are_those_that_were_scored(run):
     data = as_dataset(small.arrays(), seed=0)
     hits = [

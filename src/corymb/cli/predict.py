@@ -132,4 +132,11 @@ def _write(place: TextIO, run: Run, predicted: Array, chances: Array | None) -> 
     rows.writerow([head, *(csv_cell(f"p_{name}") for name in (classes if chances is not None else ()))])
     for number, value in enumerate(predicted):
         cells = [value, *(() if chances is None else chances[number])]
-        rows.writerow(["" if cell is None else csv_cell(str(cell)) for cell in cells])
+        rows.writerow([csv_cell(_text(cell)) for cell in cells])
+
+
+def _text(cell: object) -> str:
+    """A prediction or probability as text: booleans as classes are named, empty for a dropped row."""
+    if isinstance(cell, (bool, np.bool_)):
+        return str(cell).lower()
+    return "" if cell is None else str(cell)

@@ -205,7 +205,8 @@ class Run:
 
         Pass one of `client` (a name or a position), `cluster` (a number) and `new` (a few labelled examples `(x, y)` of
         a client that took no part: the model is that of the cluster that `assign` finds for it). Features are in the
-        units of the data that the run was given. Classes are numbers if they were numbers in the data, else names.
+        units of the data that the run was given. Classes are numbers if they read as numbers in the data, booleans if
+        they were true and false, else names.
         """
         out = self._outputs(x, client, cluster, new)
         return out.numpy() if self.schema.task == "regression" else classes_at(out.argmax(-1), self.schema)

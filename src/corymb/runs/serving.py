@@ -18,6 +18,7 @@ from corymb.core.federation import Federation
 from corymb.core.objective import Objective
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data.features import Array
+from corymb.data.prepare.cells import TRUTH_VALUES
 from corymb.data.schema import DataSchema
 from corymb.local import serve_assigned, serve_mixture
 from corymb.settings import first_line, require
@@ -171,8 +172,11 @@ def _predicted(objective: Objective, served: Params | Served, x: Tensor) -> Tens
 
 
 def classes_at(places: Tensor, schema: DataSchema) -> Array:
-    """Classes from their indices, as in the data: integers, or names."""
-    numbers = all(name.removeprefix("-").isdigit() and str(int(name)) == name for name in schema.classes)
-    classes = np.array([int(name) for name in schema.classes] if numbers else schema.classes)
+    """Classes from their indices, as in the data: integers, booleans, or names."""
+    names = schema.classes
+    numbers = all(name.removeprefix("-").isdecimal() and str(int(name)) == name for name in names)
+    classes = np.array([int(name) for name in names] if numbers else names)
+    if set(names) <= TRUTH_VALUES.keys():  # text would be equal to none of the labels, with no error
+        classes = np.array([bool(TRUTH_VALUES[name]) for name in names])
     chosen: Array = classes[places.numpy()]
     return chosen

@@ -49,3 +49,21 @@ def test_categories_of_a_parquet_file_may_fill_their_index(tmp_path):
     places = arrow.array([127, None, 0], arrow.int8())
     parquet.write_table(arrow.table({"s": arrow.DictionaryArray.from_arrays(places, words)}), tmp_path / "a.parquet")
     assert read_table(tmp_path / "a.parquet", []).cells["s"].texts.tolist() == ["w127", "", "w0"]
+
+
+def test_a_semicolon_in_the_header_counts_more_than_commas_in_quotes(tmp_path):
+    (tmp_path / "a.csv").write_text('client;"air, outside, °C";"a; b"\np;1,5;2\n', encoding="utf-8")
+    cells = read_table(tmp_path / "a.csv", ["client"]).cells
+    assert list(cells) == ["client", "air, outside, °C", "a; b"]
+    assert cells["air, outside, °C"].values.tolist() == [1.5]
+
+
+MIXED = {"a;b\n1.234;1,5\n999;2,5\n": 1, "a;b\n1,5;2\n": 0, "a;b\n1.5;2\n": 0, "a,b\n1.5,x\n": 0, "a;b\n1,5;x\n2.5;y\n": 1}
+
+
+@pytest.mark.parametrize(("text", "notes"), MIXED.items())
+def test_decimals_with_commas_and_with_points_in_one_file_get_a_note(tmp_path, text, notes):
+    (tmp_path / "a.csv").write_text(text)
+    found = read_table(tmp_path / "a.csv", []).notes
+    assert len(found) == notes
+    assert all("if one of them separates thousands, remove it" in note for note in found)

@@ -36,6 +36,10 @@ _BLOCK = 10_000
 """The number of cells of text that are read at once, so that what is kept about distinct ones stays small."""
 _PADDED = re.compile(r"^\s*(0\d+)\s*$", re.MULTILINE)
 """A number with leading zeros, alone on its line."""
+_POINTED = re.compile(r"^\s*([+-]?\d+\.\d+)\s*$", re.MULTILINE)
+"""A number with a decimal point, alone on its line."""
+_COMMA = re.compile(r"[+-]?(\d+,\d*|,\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+"""A number with a decimal comma."""
 
 
 class Kind(IntEnum):
@@ -67,7 +71,10 @@ class Column(NamedTuple):
             return str(self.texts[row])
         if kind == Kind.TRUTH:
             return "true" if value else "false"
-        return (EPOCH + value * _DAY).isoformat(" ") if kind == Kind.DATE else numeral(value)
+        if kind == Kind.DATE:
+            moment = EPOCH + value * _DAY
+            return moment.date().isoformat() if value == math.floor(value) else moment.isoformat(" ")
+        return numeral(value)
 
     def as_objects(self) -> Array:
         """The cells as Python values: numbers, None if missing, or text."""
@@ -101,22 +108,26 @@ class ColumnBuilder:
         self._of_texts = 0  # bytes of the distinct texts of every block
         self._padded = ""
         self._comma = comma  # whether a comma is the decimal point
+        self.with_comma = self.with_point = ""
+        """The first cells that were read as decimals with a comma and with a point, if commas are decimal points."""
 
     def extend(self, cells: Sequence[str]) -> None:
         """Add cells of a text file; numbers are read all at once, and each distinct text once."""
+        together = "\n".join(cells)
         try:
-            values = array("d", map(float, cells))
+            values = array("d", map(_number, cells) if "_" in together else map(float, cells))
         except ValueError:
             read = {cell: self._read(cell) for cell in dict.fromkeys(cells)}
             self._append(*zip(*map(read.__getitem__, cells), strict=True))
             return
-        if not self._padded and (padded := _PADDED.search("\n".join(cells))):
-            self._padded = padded[1]
+        self._note_spelling(together)
         self._kinds.extend(_kinds_of(np.frombuffer(values)).tobytes())
         self._values.extend(values)
 
     def add_value(self, value: object) -> None:
         """Add a typed cell."""
+        if isinstance(value, (np.datetime64, np.timedelta64)):
+            value = value.astype(f"{value.dtype.kind}8[us]")  # in nanoseconds, item() is an integer
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, str):
@@ -130,18 +141,26 @@ class ColumnBuilder:
             self._append([Kind.NUMBER], [_as_float(value)])
         elif isinstance(value, date):
             self._append([Kind.DATE], [days(value)])
+        elif isinstance(value, timedelta):
+            self._append([Kind.NUMBER], [value / _DAY])
         else:
-            raise InvalidInput(f"is of type {type(value).__name__}: wanted numbers, booleans, dates or text")
+            raise InvalidInput(f"is of type {type(value).__name__}: wanted numbers, booleans, dates, durations or text")
 
     def _read(self, cell: str) -> tuple[Kind, float, str]:
         """The kind of a cell of a text file, its value, and its text if that is all it is."""
         try:
-            value = float(cell)
+            value = _number(cell)
         except ValueError:
             return self._read_word(cell.strip())
-        if not self._padded and (padded := _PADDED.search(cell)):
-            self._padded = padded[1]
+        self._note_spelling(cell)
         return (Kind.NUMBER if value == value else Kind.MISSING), value, ""
+
+    def _note_spelling(self, cells: str) -> None:
+        """Keep the first of some numbers, one a line, whose spelling may mean something else."""
+        if not self._padded and (padded := _PADDED.search(cells)):
+            self._padded = padded[1]
+        if self._comma and not self.with_point and (pointed := _POINTED.search(cells)):
+            self.with_point = pointed[1]
 
     def _read_word(self, word: str) -> tuple[Kind, float, str]:
         low = word.lower()
@@ -149,7 +168,8 @@ class ColumnBuilder:
             return Kind.MISSING, np.nan, ""
         if low in TRUTH_VALUES:
             return Kind.TRUTH, TRUTH_VALUES[low], ""
-        if self._comma and word.count(",") == 1 and word.replace(",", "").lstrip("+-").isdigit():
+        if self._comma and _COMMA.fullmatch(word):
+            self.with_comma = self.with_comma or word
             return Kind.NUMBER, float(word.replace(",", ".")), ""
         if (day := _as_day(word)) is not None:
             return Kind.DATE, day, ""
@@ -179,6 +199,13 @@ class ColumnBuilder:
 
 NO_TEXTS = np.empty(0, dtype=object)
 """The texts of a column that has none."""
+
+
+def _number(cell: str) -> float:
+    """The number that a cell is; Python's `1_0` is none: two codes, `1_0` and `10`, would be one number."""
+    if "_" in cell:
+        raise ValueError
+    return float(cell)
 
 
 def _kinds_of(numbers: Array) -> Array:
@@ -236,6 +263,9 @@ def as_column(values: Array, name: str = "") -> Column:
         return Column(
             np.where(missing, np.nan, since), np.where(missing, Kind.MISSING, Kind.DATE).astype(np.uint8), NO_TEXTS
         )
+    if values.dtype.kind == "m":  # as days, whatever their unit
+        lengths = np.where(np.isnat(values), np.nan, values / np.timedelta64(1, "D"))
+        return Column(lengths, _kinds_of(lengths), NO_TEXTS)
     return read_values(values.tolist(), name)
 
 

@@ -40,6 +40,8 @@ class Columns(NamedTuple):
     """The columns that may name clients, as text."""
     first: int = 0
     """The number of the first row, as counted by an editor or viewer."""
+    notes: tuple[str, ...] = ()
+    """Notes on how cells were read."""
 
     def place(self, row: int) -> str:
         """The location of a row, for error messages."""
@@ -62,15 +64,17 @@ class Contents(NamedTuple):
     """Arrays of a file that are not used."""
     numbered: tuple[str, ...] = ()
     """Columns that are categorical in a data frame, but hold numbers."""
+    reading: tuple[str, ...] = ()
+    """Notes on how cells were read."""
 
     @property
     def notes(self) -> list[str]:
-        """Notes on columns and arrays that are not used, or not as expected."""
+        """Notes on columns and arrays that are not used, or not as expected, and on how cells were read."""
         numbers = [f"{name!r} only numbers the rows and is not used as a feature" for name in self.left_out]
         words = "write its categories as words ('c1') to have a feature for each"
         numbers += [f"column {name!r} is categorical, but read as numbers: {words}" for name in self.numbered[:FEW]]
         others = f"arrays not used: {', '.join(map(repr, self.unused[:FEW]))}{' and others' * (len(self.unused) > FEW)}"
-        return numbers + ([others] if self.unused else [])
+        return [*numbers, *([others] if self.unused else []), *self.reading]
 
     @property
     def rows(self) -> int:
@@ -110,6 +114,7 @@ def sort_columns(
         as_mask(cells[TEST], table.place) if TEST in cells else None,
         table.place,
         index,
+        reading=table.notes,
     )
 
 

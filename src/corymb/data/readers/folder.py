@@ -30,7 +30,12 @@ def read_files(
     contents = [_read(path, client, label, features, alone=place.is_file(), labelled=labelled) for path in files]
     grouped = client is not None or (len(contents) == 1 and contents[0].client is not None)
     source = join(contents, test=test, names=None if grouped else [stem_of(path) for path in files])
-    return source, contents[0].notes
+    return source, list(dict.fromkeys([*contents[0].notes, *_first_reading(contents)]))
+
+
+def _first_reading(contents: Sequence[Contents]) -> tuple[str, ...]:
+    """The notes on how the cells of files were read, of the first file that has any; notes of others are alike."""
+    return next((one.reading for one in contents if one.reading), ())
 
 
 def join(contents: Sequence[Contents], *, test: float, names: Sequence[str] | None = None) -> Source:

@@ -7,6 +7,7 @@ import gzip
 import importlib
 import io
 import json
+import re
 import sys
 import zlib
 from collections import Counter
@@ -26,6 +27,7 @@ TEXT = (".csv", ".tsv", ".jsonl")
 PACKED = ".gz"
 TABLES = (*TEXT, *(f"{suffix}{PACKED}" for suffix in TEXT), ".parquet")
 _DELIMITERS = ",;\t"
+_QUOTED = re.compile(r'"[^"]*"')
 POINTER = 8
 ROWS = 2**16
 """The most rows of a parquet file that are read at once."""
@@ -102,12 +104,23 @@ def _read_csv(path: Path, clients: Sequence[str], delimiter: str | None) -> Colu
     except (UnicodeDecodeError, csv.Error, EOFError, OSError, zlib.error) as error:
         raise InvalidInput(f"{path.name} cannot be read as csv ({error}): save it as UTF-8 text with commas.") from None
     cells = {name: builder.column() for name, builder in zip(names, builders, strict=True)}
-    return Columns(path.name, cells, {name: tidy_ids(texts) for name, _, texts in kept}, first=2)
+    ids = {name: tidy_ids(texts) for name, _, texts in kept}
+    return Columns(path.name, cells, ids, first=2, notes=_mixed_decimals(path.name, dict(zip(names, builders, strict=True))))
+
+
+def _mixed_decimals(what: str, builders: Mapping[str, ColumnBuilder]) -> tuple[str, ...]:
+    """A note if decimals are written both with a comma and with a point: one of them may separate thousands."""
+    commas = [f"{builder.with_comma!r} in column {name!r}" for name, builder in builders.items() if builder.with_comma]
+    points = [f"{builder.with_point!r} in column {name!r}" for name, builder in builders.items() if builder.with_point]
+    if not commas or not points:
+        return ()
+    both = f"{what} has decimal commas ({commas[0]}) and decimal points ({points[0]}), and both are read as such"
+    return (f"{both}: if one of them separates thousands, remove it",)
 
 
 def _delimiter(file: IO[str], what: str) -> str:
-    """The delimiter of a csv file: the most frequent of comma, semicolon and tab in the header."""
-    header = next(lines(file, what), "")
+    """The delimiter of a csv file: the most frequent of comma, semicolon and tab in the header, outside of quotes."""
+    header = _QUOTED.sub("", next(lines(file, what), ""))
     file.seek(0)
     return max(_DELIMITERS, key=header.count)
 
