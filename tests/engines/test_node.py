@@ -1,12 +1,14 @@
 """A node answers every message, runs only what it allows, and discards memory writes of lost replies."""
 
+import errno
+
 import pytest
 import torch
 
 from corymb.core.client import Client, on_client
 from corymb.core.engine import START, Call, Version
 from corymb.engines import LoopEngine
-from corymb.engines.node import Node
+from corymb.engines.node import MOST_SESSIONS, Node
 from corymb.engines.node_journal import INDEX, STALE, NodeJournal
 from corymb.keys import root
 from corymb.messages import call_to_tree
@@ -151,6 +153,57 @@ def test_a_line_that_was_cut_short_by_a_kill_is_dropped(tmp_path):
     index.write_text(whole + whole[: len(whole) // 2])
     assert visits(ask(node(tmp_path), visit((0, 2), since=(0, 1)))) == [2.0] * N
     assert all(line.startswith("[[") for line in index.read_text().splitlines())
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_only_the_latest_sessions_are_in_memory_and_the_others_on_disk(folder, tmp_path):
+    there = node(tmp_path if folder else None)
+    names = [f"run-{number}" for number in range(MOST_SESSIONS + 3)]
+    for name in names:
+        ask(opened(there, name), visit((0, 1)) | {"session": name})
+    assert len(there._sessions) == (MOST_SESSIONS if folder else len(names))  # without a folder they would be lost
+    again = [visits(ask(there, visit((0, 2), since=(0, 1), remembers=True) | {"session": name})) for name in names]
+    assert again == [[2.0] * N] * len(names)
+
+
+class FullDisk:
+    """A disk that has room for so many more bytes."""
+
+    def __init__(self, monkeypatch, room):
+        self.room = room
+        monkeypatch.setattr("corymb.engines.node_journal._write_all", self.write)
+
+    def write(self, file, data):
+        written, self.room = data[: self.room], max(0, self.room - len(data))
+        file.write(written)
+        if len(written) < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("room", [0, 10, "page and half a line"])
+def test_a_call_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_that_fits_goes_on(
+    room, tmp_path, monkeypatch
+):
+    there = opened(node(tmp_path))
+    ask(there, visit((0, 1)))
+    (page,) = (tmp_path / "s").glob("0*.safetensors")
+    before = sorted((tmp_path / "s").iterdir())
+    disk = FullDisk(monkeypatch, page.stat().st_size + 40 if isinstance(room, str) else room)
+    reply = ask(there, visit((0, 2), since=(0, 1)))
+    assert (reply["kind"], "disk is full" in reply["why"]) == ("refused", True)
+    assert sorted((tmp_path / "s").iterdir()) == before
+    disk.room = 10**6
+    assert visits(ask(there, visit((1, 1), since=(0, 1)))) == [2.0] * N
+    assert visits(ask(node(tmp_path), visit((1, 2), since=(1, 1)))) == [3.0] * N
+
+
+def test_a_session_that_does_not_fit_on_the_disk_is_not_opened(tmp_path, monkeypatch):
+    there, disk = node(tmp_path), FullDisk(monkeypatch, 10)
+    request = {"kind": "open", "session": "s", "objective": recipe_of(LinearRegression(3))}
+    assert "disk is full" in ask(there, request)["why"]
+    disk.room = 10**6
+    opened(there)
+    assert visits(ask(node(tmp_path), visit((0, 1)))) == [1.0] * N
 
 
 def test_client_memory_that_was_tampered_with_is_refused(tmp_path):

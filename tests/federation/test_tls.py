@@ -30,7 +30,7 @@ def wrong(tmp_path_factory):
     from corymb.cli.flower.keys import make_certificates, make_node_key
 
     folder = tmp_path_factory.mktemp("wrong")
-    make_certificates(folder, "127.0.0.1")
+    make_certificates(folder, ["127.0.0.1"])
     make_node_key(folder / "key")
     return folder
 

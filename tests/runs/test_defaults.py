@@ -137,6 +137,17 @@ def ill():
     return small.ill_conditioned()
 
 
+@pytest.mark.parametrize("name", ["kfed", "uifca", "clustergan"])
+def test_algorithms_that_cluster_examples_learn_the_same_with_labels_as_without(name):
+    rows = np.random.default_rng(0)
+    x, y, client = rows.normal(size=(40, 3)), rows.integers(0, 2, 40).astype(str), np.arange(40) % 4
+    labelled, blind = (
+        corymb.datasets.FederatedDataset.from_arrays(x, y, client, task=task) for task in ("classification", "density")
+    )
+    assert labelled.schema["standardise"]
+    assert configure(name, labelled, k=2) == configure(name, blind, k=2) == CATALOGUE[name].algorithm(k=2)
+
+
 def test_a_given_step_size_is_used_unchanged(ill):
     suited = configure("fedavg", ill).local
     assert suited.safe

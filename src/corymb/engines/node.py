@@ -8,6 +8,7 @@ therefore arrive twice, late, or after a restart.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import platform
@@ -37,6 +38,9 @@ TOKEN = "token"
 SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 FORMAT = 1
 """The version of the message format, which must be the same on both sides."""
+MOST_SESSIONS = 4
+"""How many sessions are in memory at once. A run has two or three; those of earlier runs are on disk."""
+DISK_FULL = "its disk is full, so client memory cannot be kept: free some space there (--state)"
 
 
 class UnknownSession(Exception):
@@ -171,7 +175,8 @@ class Node:
             return refusal(f"{first_line(problem)}{_remedy(problem)}", never=isinstance(problem, (NotAllowed, NotHere)))
         except Exception as error:
             log.exception("a message could not be answered")
-            return refusal(one_line(error))
+            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            return refusal(DISK_FULL if full else one_line(error))
 
     def _once(self, request: dict[str, Any], digest: str) -> bytes:
         """The reply to a call; a repeated message gets the same reply again, without running the call."""
@@ -207,9 +212,10 @@ class Node:
         try:
             session = self._session(name)
         except UnknownSession:
-            session = self._sessions[name] = self._opened(name, recipe)
+            session = self._opened(name, recipe)
             if self.folder is not None:
                 write_file(self._folder(name) / OPENED, pack({"objective": recipe}))
+            self._hold(name, session)  # only now: one that is not on disk would be lost with this process
         wanted = made_from(recipe, self.allow).describe()
         if session.engine.objective.describe() != wanted:
             raise WireError(f"session {name!r} has another objective than the one asked for, {wanted[:100]}")
@@ -231,8 +237,15 @@ class Node:
             stored = None if self.folder is None else self.folder / name / OPENED
             if stored is None or not stored.exists():
                 raise UnknownSession(f"this node has no session {name!r}.")
-            self._sessions[name] = self._opened(name, unpack(stored.read_bytes(), self.allow)["objective"])
-        return self._sessions[name]
+            self._hold(name, self._opened(name, unpack(stored.read_bytes(), self.allow)["objective"]))
+        self._sessions[name] = session = self._sessions.pop(name)  # the last one is the latest used
+        return session
+
+    def _hold(self, name: str, session: _Session) -> None:
+        """Keep a session in memory, and release those not used for longest: they are on disk if there is a folder."""
+        self._sessions[name] = session
+        while self.folder is not None and len(self._sessions) > MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
 
     def _opened(self, name: str, recipe: Tree) -> _Session:
         placement = self.engine.host.placement

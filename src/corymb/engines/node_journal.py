@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,17 +80,15 @@ class NodeJournal:
             name = f"{version.clock:08d}-{version.call:04d}-{sha[:8]}.safetensors"
             write_file(self.folder / name, data)
             files = (*files, (name, sha))
-        self.head = version
-        self.entries[version] = Entry(before.parent, files, whole or before.whole)
+        entry = Entry(before.parent, files, whole or before.whole)
         if self.folder is not None:
-            with (self.folder / INDEX).open("a", encoding="utf-8") as index:
-                index.write(self._line(version))
-                index.flush()
-                os.fsync(index.fileno())
-
-    def _line(self, version: Version) -> str:
-        entry = self.entries[version]
-        return json.dumps([version, entry.parent, entry.files, entry.whole]) + "\n"
+            try:
+                _append(self.folder / INDEX, _line(version, entry))
+            except OSError:
+                for name in {name for name, _ in files} - self._files(self.entries):
+                    (self.folder / name).unlink(missing_ok=True)
+                raise
+        self.head, self.entries[version] = version, entry
 
     def read(self, version: Version) -> list[Pages]:
         """The pages that, applied in order, give client memory after the call `version`."""
@@ -128,7 +127,7 @@ class NodeJournal:
         unused = self._files(stale) - self._files(wanted & self.entries.keys())
         self.entries = {version: entry for version, entry in self.entries.items() if version in wanted}
         if self.folder is not None:
-            write_file(self.folder / INDEX, "".join(map(self._line, self.entries)).encode())
+            write_file(self.folder / INDEX, b"".join(_line(*entry) for entry in self.entries.items()))
             for name in unused:
                 (self.folder / name).unlink(missing_ok=True)
 
@@ -136,11 +135,35 @@ class NodeJournal:
         return {name for version in versions for name, _ in self.entries[version].files}
 
 
+def _line(version: Version, entry: Entry) -> bytes:
+    return json.dumps([version, entry.parent, entry.files, entry.whole]).encode() + b"\n"
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append a line, or nothing if the disk is full: the next line must not follow half a line."""
+    with path.open("ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            _write_all(file, line)
+        except OSError:
+            file.truncate(end)
+            raise
+
+
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
+    """Write a file atomically; if the disk is full, nothing of it stays."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb", buffering=0) as file:
+            _write_all(file, data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
+    os.fsync(file.fileno())

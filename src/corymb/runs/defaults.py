@@ -18,6 +18,7 @@ from corymb.lazy import is_place
 from corymb.local import Descent
 from corymb.runs.learners import Model, default_model
 from corymb.runs.own.algorithm import class_at, place_of
+from corymb.runs.serving import labels_points
 from corymb.settings import InvalidInput, from_dict, to_dict
 
 FromData = Mapping[str, Callable[[Any], Any]]
@@ -237,7 +238,8 @@ def configure(
     kind = class_of(algorithm) if isinstance(algorithm, str) else algorithm
     data = data if hasattr(data, "open") and hasattr(data, "fingerprint") else as_dataset(data)  # engines pass through
     filled = {name: value(data) for name, value in from_data(kind).items() if name not in settings}
-    suited = defaults_for(schema_of(data), int(data.sizes.sum()), model)
+    # Algorithms that cluster examples have models of their own, and learn the same with labels as without.
+    suited = Defaults() if labels_points(kind) else defaults_for(schema_of(data), int(data.sizes.sum()), model)
     complete = with_defaults(kind, {**filled, **settings}, suited)
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     # A misspelt setting is reported before a missing one, by from_dict.

@@ -33,8 +33,8 @@ def files(tmp_path_factory):
     from corymb.cli.flower.keys import make_certificates, make_node_key
 
     folder = tmp_path_factory.mktemp("keys")
-    for name, host in (("mine", "127.0.0.1"), ("other", "127.0.0.1")):
-        make_certificates(folder / name, host)
+    for name in ("mine", "other"):
+        make_certificates(folder / name, ["127.0.0.1"])
         make_node_key(folder / name / "key")
     return folder
 
@@ -91,7 +91,7 @@ def test_a_certificate_is_for_one_address(files, tmp_path, monkeypatch):
     with superlink(files / "mine") as there:
         monkeypatch.setattr("corymb.cli.flower.admission.split_address", lambda text: ("127.0.0.2", int(text[10:])))
         monkeypatch.setattr("socket.create_connection", _to_loopback(__import__("socket").create_connection))
-        assert "is not for that address: on its machine, set address in federation.toml" in connection_problem(
+        assert "is not for that address: on its machine, add it to names in federation.toml" in connection_problem(
             there, ca
         )
 

@@ -6,6 +6,7 @@ import json
 import operator
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -157,12 +158,45 @@ def test_secrets_and_keys_are_for_their_owner_and_stay(tmp_path):
     pytest.importorskip("cryptography")
     from corymb.cli.flower.keys import expiry, make_certificates, make_node_key
 
-    make_certificates(tmp_path / "tls", "example.org")
+    make_certificates(tmp_path / "tls", ["example.org"])
     assert (tmp_path / "tls" / "ca.key").stat().st_mode & 0o077 == 0
     assert expiry(tmp_path / "tls" / "server.pem").year > 2026
     public = make_node_key(tmp_path / "key")
     assert public.startswith(b"ecdsa-sha2-nistp384")
     assert make_node_key(tmp_path / "key") == public
+
+
+def test_a_certificate_is_for_all_names_by_which_the_superlink_is_reached(tmp_path):
+    x509 = pytest.importorskip("cryptography.x509")
+    from corymb.cli.flower.keys import make_certificates
+
+    make_certificates(tmp_path, ["10.0.0.5", "203.0.113.5", "example.org", "localhost"])
+    names = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes()).extensions
+    names = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "example.org"]
+    assert list(map(str, names.get_values_for_type(x509.IPAddress))) == ["127.0.0.1", "10.0.0.5", "203.0.113.5"]
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("server.invalid:8000", "must be one of this machine's own, or 0.0.0.0 for all of them, and names lists"),
+        ("192.0.2.1:8000", "must be one of this machine's own"),  # a documentation address: nobody has it
+        ("127.0.0.1:{taken}", "change address"),
+    ],
+)
+def test_up_says_at_once_that_it_cannot_listen_at_an_address(address, says, made, monkeypatch, capsys):
+    monkeypatch.setattr(flower_up, "answers", lambda address: False)  # also where a proxy answers for anybody
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))  # taken, but it does not listen
+        address = address.format(taken=other.getsockname()[1])
+        path = made / "federation.toml"
+        path.write_text(path.read_text().replace("127.0.0.1:8000", address))
+        assert main(["flower", "up"]) == 2
+    err = capsys.readouterr().err
+    assert f"This machine cannot listen at {address} (" in err
+    assert says in err
+    assert not (made / ".federation").exists()
 
 
 def test_a_process_is_identified_by_its_start_time(tmp_path):

@@ -114,8 +114,8 @@ def _certificate(superlink: str, ca: Path | None, error: ssl.SSLCertVerification
     begin = f"The certificate of the SuperLink at {superlink}"
     if error.verify_code in NAMES:
         return (
-            f"{begin} is not for that address: on its machine, set address in federation.toml, remove .federation/tls "
-            "and start it again with --tls."
+            f"{begin} is not for that address: on its machine, add it to names in federation.toml, remove "
+            ".federation/tls and start it again with --tls."
         )
     if error.verify_code in (NOT_YET, EXPIRED):
         when = "not valid yet" if error.verify_code == NOT_YET else "no longer valid"

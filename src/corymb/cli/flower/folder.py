@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import shutil
 import socket
@@ -35,6 +36,8 @@ class Federation:
     allow: tuple[str, ...] = ()
     """Packages whose client functions and models nodes may run, besides Corymb's own."""
     address: str = "127.0.0.1:8000"
+    names: tuple[str, ...] = ()
+    """Further names and addresses by which other machines reach the SuperLink; its certificate is for these too."""
     nodes: int = 3
     node: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Further options of `corymb flower node`, such as `precision` and `client_seconds`."""
@@ -134,6 +137,27 @@ def answers(address: str, seconds: float = 1.0) -> bool:
     except OSError:
         return False
     return True
+
+
+def check_own(address: str) -> None:
+    """Require that a process of this machine can listen at an address."""
+    host, port = split_address(address)
+    try:
+        kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        how = (
+            "the host in address must be one of this machine's own, or 0.0.0.0 for all of them, and names lists those "
+            "by which other machines reach it"
+            if elsewhere
+            else "change address"
+        )
+        raise InvalidInput(
+            f"This machine cannot listen at {address} ({error.strerror}): in {FILE}, {how}."
+        ) from None
 
 
 def program(name: str) -> str:

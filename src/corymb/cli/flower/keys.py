@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -16,8 +17,8 @@ DAYS = 825
 """How long certificates are valid: some systems refuse longer ones."""
 
 
-def make_certificates(folder: Path, host: str) -> None:
-    """Create `ca.pem` and `server.pem` with their keys, for a server at `host` and localhost, unless they exist."""
+def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
+    """Create `ca.pem` and `server.pem` with their keys, for a server at `hosts` and localhost, unless they exist."""
     if (folder / "server.pem").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -30,12 +31,7 @@ def make_certificates(folder: Path, host: str) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA384())
     )
-    names: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    if host not in ("127.0.0.1", "localhost"):
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(host)))
-        except ValueError:
-            names.append(x509.DNSName(host))
+    names = [_general_name(host) for host in dict.fromkeys(["localhost", "127.0.0.1", *hosts])]
     server = (
         _certificate(issuer, _named("Corymb SuperLink"), key.public_key())
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -70,6 +66,13 @@ def make_node_key(path: Path) -> bytes:
 def expiry(path: Path) -> datetime.datetime:
     """When a certificate expires."""
     return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _named(name: str) -> x509.Name:

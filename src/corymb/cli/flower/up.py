@@ -16,6 +16,7 @@ from corymb.cli.flower.folder import (
     Federation,
     State,
     answers,
+    check_own,
     make_secret,
     program,
     read_federation,
@@ -55,6 +56,7 @@ def up(
         not answers(federation.address),
         f"Something already listens at {federation.address}: change address in federation.toml.",
     )
+    check_own(federation.address)
     require(not (state.tls and not tls), f"This federation has certificates: add --tls, or remove {state.ca.parent}.")
     make_secret(state.secret)
     state.stock.touch() if stock else state.stock.unlink(missing_ok=True)
@@ -99,7 +101,7 @@ def start_superlink(federation: Federation, state: State, folder: Path, *, tls: 
         from corymb.cli.flower.keys import make_certificates
 
         files = state.ca.parent
-        make_certificates(files, host)
+        make_certificates(files, [host, *federation.names])
         secure = ["--ssl-ca-certfile", str(files / "ca.pem"), "--ssl-certfile", str(files / "server.pem")]
         secure += ["--ssl-keyfile", str(files / "server.key"), "--enable-supernode-auth"]
     command = [program("flower-superlink"), *secure, "--host", host, "--port", str(port)]
