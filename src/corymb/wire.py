@@ -74,7 +74,7 @@ def pack(tree: Tree) -> bytes:
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_skeleton(tree, tensors, 0))
     try:
-        data = save({name: _dense(tensor) for name, tensor in tensors.items()}, metadata={_KEY: skeleton})
+        data = save(_apart(tensors), metadata={_KEY: skeleton})
     except Exception as error:
         raise WireError(f"A tensor cannot be sent: {first_line(error)}") from None
     if _header_length(data) > HEADER_LIMIT:
@@ -82,9 +82,15 @@ def pack(tree: Tree) -> bytes:
     return data
 
 
-def _dense(tensor: Tensor) -> Tensor:
-    """A copy on the CPU: safetensors refuses two tensors that share memory."""
-    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors on the CPU, copied only where two share memory, which safetensors refuses."""
+    found, seen = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        dense = tensor.detach().cpu().contiguous()
+        memory = dense.untyped_storage().data_ptr()
+        found[name] = dense.clone() if memory in seen else dense
+        seen.add(memory)
+    return found
 
 
 def unpack(data: bytes, allow: Sequence[str] = ()) -> Tree:

@@ -1,9 +1,11 @@
 import io
 import logging
+import re
 
 import pytest
 import torch
 
+from corymb.algorithms import IFCA, SRFCA, FedAvg
 from corymb.core.engine import TimeIsUp
 from corymb.runs import progress
 from corymb.runs.progress import RoundLine, RoundProgress, RoundTimer, log_once, readable_bytes, readable_time
@@ -42,17 +44,66 @@ def test_outside_a_terminal_each_round_is_a_plain_line():
     assert second.endswith("8.0 kB")
 
 
+def etas(line, stream, rows):
+    """The times left that a line shows after rounds of these stages and seconds; None where it shows none."""
+    for stage, seconds in rows:
+        line({**ROW, "stage": stage, "seconds": seconds})
+    found = [re.search(r"eta (\d+) s", text) for text in stream.getvalue().splitlines()]
+    return [None if one is None else int(one[1]) for one in found]
+
+
+def test_a_stage_of_one_long_round_says_nothing_about_the_other_rounds():
+    stream = io.StringIO()
+    line = RoundLine(34, stream, alike=False)
+    comparing = [("alone", 10.0), ("one-shot", 300.0)]
+    training = [("train-1", 1.0)] * 15
+    again = [("refine-1", 4.0), ("train-2", 1.0)]
+    assert etas(line, stream, [*comparing, *training, *again]) == [None] * 3 + [*range(30, 16, -1), 16, 15]
+    line.within(RoundProgress(3, 10, 2.0))
+    assert stream.getvalue().splitlines()[-1] == "round 20/34  3/10 clients, about 2 s for this round and 16 s in total"
+
+
+def test_before_a_stage_is_known_the_time_of_a_round_is_not_that_of_all():
+    stream = io.StringIO()
+    RoundLine(34, stream, alike=False).within(RoundProgress(3, 10, 8.0))
+    assert stream.getvalue() == "round 1/34  3/10 clients, about 8 s for this round\n"
+
+
+def test_the_time_left_follows_rounds_that_have_become_faster_or_slower():
+    stream = io.StringIO()
+    assert etas(RoundLine(41, stream), stream, [("", 100.0), *[("", 1.0)] * 10])[-1] == 30
+
+
+def test_the_time_left_includes_what_a_run_does_between_rounds(monkeypatch):
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    line = RoundLine(3, stream)
+    line({**ROW, "seconds": 1.0})
+    clock.now += 9.0  # an evaluation and a checkpoint besides
+    line({**ROW, "seconds": 1.0})
+    assert "round 2/3  eta 5 s" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "total", "alike"),
+    [(FedAvg(rounds=7), 7, True), (IFCA(k=2, rounds=7), 7, True), (SRFCA(threshold=1.0, rounds=7), 18, False)],
+)
+def test_the_line_of_an_algorithm_knows_whether_its_rounds_are_alike(algorithm, total, alike):
+    line = RoundLine.of(algorithm)
+    assert (line.total, line.alike) == (total, alike)
+
+
 def test_in_a_terminal_there_is_one_line_that_renews_itself(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("NO_COLOR", raising=False)
     stream = Terminal()
-    with RoundLine(2, stream) as show:
+    with RoundLine(3, stream) as show:
         show(ROW)
         show(ROW)
     text = stream.getvalue()
-    assert "2/2" in text
+    assert "2/3" in text
     assert "replied 79/80 rejected 1" in text
+    assert "eta 2 s" in text
     assert "\x1b[3" in text  # colour
 
 

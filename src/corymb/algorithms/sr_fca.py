@@ -220,11 +220,14 @@ class SRFCA:
         if self.sample is not None and self.sample < len(own.clients):
             return self._one_shot_by_sample(fed, at, own)
         known = measure.known(own.clients, own.value)
-        members, distances = known.clients, measure.between_clients(known.value)
+        members = known.clients
         if self.threshold == "auto":
             threshold, notes = 0.0, dict[str, Any]()
-            labels, k = _completed(members.pick(at.carry["found"]), distances), count(part_of(at.carry, "omega"))
+            labels, k = members.pick(at.carry["found"]), count(part_of(at.carry, "omega"))
+            if bool((labels < 0).any()):
+                labels = _completed(labels, measure.between_clients(known.value))
         else:
+            distances = measure.between_clients(known.value)
             threshold, notes = settle_threshold(
                 self.threshold, distances, fed.key("threshold"), least=self.least, squared=measure.squared
             )
@@ -331,7 +334,9 @@ class SRFCA:
             distances = apart_by_sample(at.carry["known"].cpu(), at.carry["few"], here, fit.value, before)
             labels = distances.argmin(1)
         else:
-            labels, distances = recluster(measure, at.carry["known"].cpu()[here][:, here], fit.value, before)
+            known = at.carry["known"].cpu()
+            known = known if bool(here.all()) else known[here][:, here]
+            labels, distances = recluster(measure, known, fit.value, before)
         group = partial(self._groups, threshold=threshold, fed=fed)
         merged = merge(measure, models, fit.value, labels, distances, group, self.least, silent[silent >= 0])
         # Clients that did not answer keep their cluster.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from corymb.cli.dataset.show import describe
-from corymb.core.snapshot import planned_rounds
 from corymb.data import digits
 from corymb.report.html import write_report
 from corymb.runs.defaults import configure
@@ -43,7 +42,7 @@ def main(rows: Sequence[DemoRun] = ROWS, *, parent: str | Path = "runs") -> None
     for row in rows:
         print(row.title, file=sys.stderr)
         algorithm = configure(row.algorithm, data, **row.settings)
-        with RoundLine(planned_rounds(algorithm)) as line:
+        with RoundLine.of(algorithm) as line:
             show_line = line if sys.stderr.isatty() else None
             # The runs are too small to benefit from a second thread.
             run = fit(algorithm, data, threads=1, progress=show_line, evaluate_every=0)

@@ -13,7 +13,6 @@ from corymb.cli import Exit
 from corymb.cli.request import Request, with_file
 from corymb.cli.run import Output, seeds_in
 from corymb.cli.summary import print_result, with_resume_hint
-from corymb.core.snapshot import planned_rounds
 from corymb.lazy import short_name
 from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import check_free, new_folder
@@ -33,7 +32,7 @@ def perform(given_values: Mapping[str, Any], output: Output) -> int:
     folder = output.out or new_folder("runs", f"{Path(request.data).stem or 'data'}-{short_name(request.algorithm)}")
     if (note := other_stages(algorithm, values.get("rounds"))) and not output.quiet:
         print(f"corymb: {note}", file=sys.stderr)
-    line = RoundLine(planned_rounds(algorithm))
+    line = RoundLine.of(algorithm)
     try:
         with line, with_resume_hint(folder):
             run = start_run(

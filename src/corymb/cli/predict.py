@@ -59,9 +59,9 @@ def predict_file(
 def _predict(run: Run, examples: Examples, client: str | None, cluster: int | None) -> tuple[Array, Array | None]:
     """The predictions (n) and, for classification, the probabilities (n classes)."""
     require(client is None or cluster is None, "Give --client or --cluster, not both.")
-    column = client not in (None, *run.names) and client == (DataOptions.recorded(run.config).client or CLIENT)
+    column = client is not None and client == (DataOptions.recorded(run.config).client or CLIENT)
     require(
-        not column,
+        not column or client in run.names,
         f"--client takes the name of a client, but {client!r} is the client column: leave --client out to use it.",
     )
     if run.served == "points":

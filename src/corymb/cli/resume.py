@@ -11,7 +11,6 @@ from cyclopts import Parameter
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.request import Request
 from corymb.cli.summary import print_result, with_resume_hint
-from corymb.core.snapshot import planned_rounds
 from corymb.lazy import is_place
 from corymb.runs.defaults import class_of
 from corymb.runs.fit import Watch, resume_run
@@ -49,7 +48,7 @@ def resume(
     started_in = Path(str(environment.get("working_folder", ".")))
     with chdir(started_in if started_in.is_dir() else Path()):  # paths of its data and model are relative to it
         data, settings = request.load(read_clients(folder))
-        with RoundLine(planned_rounds(settings)) as line, with_resume_hint(folder):
+        with RoundLine.of(settings) as line, with_resume_hint(folder):
             done = resume_run(
                 folder,
                 settings,

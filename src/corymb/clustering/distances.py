@@ -98,8 +98,10 @@ class CrossLosses:
         return True
 
     def known(self, clients: Cohort, own: Params) -> Replies[Tensor]:
-        """Every client's loss of every client's model."""
+        """Every client's loss of every client's model, in the precision of the clients."""
         replies = cross_losses(clients, own)
+        if len(replies.clients) == len(clients):
+            return replies
         return replace(replies, value=replies.value[:, clients.pick(replies.clients.mask)])
 
     def fit(self, clients: Cohort, models: Params) -> Replies[Tensor]:
@@ -108,14 +110,16 @@ class CrossLosses:
 
     def between_clients(self, known: Tensor) -> Tensor:
         """Definition 5.1; the diagonal holds the clients' own losses."""
-        return (known + known.T) / 2
+        return known.to(torch.float64, copy=True).add_(known.T).div_(2)
 
     def to_clusters(self, known: Tensor, fit: Tensor, labels: Tensor) -> Tensor:
         """½ (F_i(ω_c) + F_c(w_i)), with client i left out of its own cluster's loss."""
-        member = _members(labels, fit.shape[1], known)
-        own = known.diagonal()[:, None]
+        member = _members(labels, fit.shape[1], fit)
+        own = known.diagonal().to(fit)[:, None]
         others = member.sum(0) - member
-        cluster_loss = (known.T @ member - own * member) / others.clamp_min(1)
+        blocks = known.split(max(1, BLOCK // len(known)), dim=1)
+        total = torch.cat([block.to(fit).T @ member for block in blocks])  # of all n² in double precision, only a block
+        cluster_loss = (total - own * member) / others.clamp_min(1)
         return (fit + torch.where(others > 0, cluster_loss, own)) / 2
 
     def between_clusters(self, fit: Tensor, labels: Tensor, models: Params) -> Tensor:
@@ -158,16 +162,25 @@ class Norms:
 
 
 def cross_losses(clients: Cohort, models: Params, at_once: int = AT_ONCE) -> Replies[Tensor]:
-    """Every client's loss of every model, for the clients that answered every chunk of models: n c."""
-    parts: list[Replies[Tensor]] = []
+    """Every client's loss of every model, for the clients that answered every chunk of models: n c.
+
+    Losses are kept in the precision in which clients computed them, and once: n² of them are most of the memory.
+    """
+    asked, rejected, found = clients, list[tuple[str, str]](), torch.empty(0)
     for first in range(0, count(models), at_once):
         ask = partial(_losses, models=take(models, slice(first, first + at_once)))
-        parts.append(ask_again(clients, ask(clients), ask))
-        clients = parts[-1].clients
-    rows = [part.value[part.clients.pick(clients.mask).to(part.value.device)] for part in parts]
-    return Replies(
-        clients, torch.cat(rows, dim=1).double().cpu(), [rejection for part in parts for rejection in part.rejected]
-    )
+        replies = ask_again(clients, ask(clients), ask)
+        clients, rejected = replies.clients, rejected + replies.rejected
+        losses = replies.value.cpu()
+        if not first:
+            found = losses.new_empty(len(asked), count(models))
+        found[_rows_of(clients, asked), first : first + at_once] = losses
+    return Replies(clients, found[_rows_of(clients, asked)], rejected)
+
+
+def _rows_of(clients: Cohort, asked: Cohort) -> Tensor | slice:
+    """The rows of those of the clients asked that answered: all rows as a slice, which copies nothing."""
+    return slice(None) if len(clients) == len(asked) else asked.pick(clients.mask)
 
 
 def _losses(clients: Cohort, models: Params) -> Replies[Tensor]:

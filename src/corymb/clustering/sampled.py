@@ -61,9 +61,9 @@ def compare_sample(measure: Measure, clients: Cohort, own: Params, size: int) ->
     here = _places(clients, by.clients)
     stay = torch.isin(few.ids, of.clients.ids) & torch.isin(few.ids, by.clients.ids)
     answered = _places(of.clients, few[stay])
-    known = of.value[answered][:, here].T
+    known = of.value[answered][:, here].T.double()
     places = _places(by.clients, few[stay])
-    return Sampled(by.clients, places, (by.value[:, stay] + known) / 2, known)
+    return Sampled(by.clients, places, (by.value[:, stay].double() + known) / 2, known)
 
 
 def _places(clients: Cohort, subset: Cohort) -> Tensor:

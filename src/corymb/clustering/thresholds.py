@@ -119,14 +119,13 @@ def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool
     gap, members = _widest_between_groups(merges, len(distances), least_here)
     if gap is None:
         return Threshold(float(distances.max()), heights, None, LEAST_CHANCE, False)
-    chance = max(LEAST_CHANCE, _by_chance(distances[members][:, members], key, least_here, squared))
+    chance = max(LEAST_CHANCE, _by_chance(distances, torch.tensor(members), key, least_here, squared))
     if math.log(gap.ratio) < BEYOND_CHANCE * math.log(chance):
         return Threshold(float(distances.max()), heights, gap, chance, False)
     best = Threshold(gap.threshold, heights, gap, chance, True)
     labels = threshold_groups(distances, best.value, order=torch.arange(len(distances)), least=least)
     for group in range(int(labels.max()) + 1):
-        in_group = labels == group
-        inner = find_threshold(distances[in_group][:, in_group], key, least=least, squared=squared)
+        inner = find_threshold(_between(distances, labels == group), key, least=least, squared=squared)
         if inner.found and inner.value < best.value:
             best = inner._replace(heights=heights)
     return best
@@ -136,8 +135,7 @@ def settle_threshold(
     given: float | Literal["gap"], distances: Tensor, key: Key, *, least: int, squared: bool
 ) -> tuple[float, dict[str, object]]:
     """The threshold, given or found, and notes for a plot; logs a warning if none is found."""
-    rows = distances.detach().cpu().double().numpy()
-    counts, edges = np.histogram(rows[np.triu_indices(len(rows), k=1)], BINS)
+    counts, edges = _histogram(distances.detach().cpu().double().numpy())
     notes: dict[str, object] = {"distance_counts": counts.tolist(), "distance_edges": edges.tolist()}
     if given != "gap":
         heights = [merge.height for merge in single_linkage(distances)]
@@ -189,15 +187,32 @@ def _components(merges: Iterable[Merge], n: int) -> NDArray[np.int64]:
     return component
 
 
-def _by_chance(distances: Tensor, key: Key, least: int, squared: bool) -> float:
-    """The 95 % quantile of the widest gap's ratio in clouds without groups.
+def _histogram(distances: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """How many pairs are how far apart, and the edges of the bins: row by row, since indices of all pairs are large."""
+    rows = [row[place:] for place, row in enumerate(distances[:-1], 1)]
+    if not rows:
+        return np.histogram([], BINS)
+    span = min(float(row.min()) for row in rows), max(float(row.max()) for row in rows)
+    edges = np.histogram_bin_edges([], BINS, span)
+    return sum((np.histogram(row, BINS, span)[0] for row in rows), np.zeros(BINS, np.int64)), edges
+
+
+def _between(distances: Tensor, which: Tensor) -> Tensor:
+    """The distances between some of the points."""
+    places = which.nonzero().flatten() if which.dtype == torch.bool else which
+    return distances[places[:, None], places]
+
+
+def _by_chance(distances: Tensor, members: Tensor, key: Key, least: int, squared: bool) -> float:
+    """The 95 % quantile of the widest gap's ratio in clouds without groups as wide as these points.
 
     Of many points, some stand for all: gaps by chance are a little wider among fewer, so this errs on the safe side.
     """
-    if len(distances) > MOST_DRAWN:
-        some = normal(fold(key, DRAWS), (len(distances),)).argsort()[:MOST_DRAWN].sort().values
-        least = max(2, least * MOST_DRAWN // len(distances))
-        distances = distances[some][:, some]
+    if len(members) > MOST_DRAWN:
+        some = normal(fold(key, DRAWS), (len(members),)).argsort()[:MOST_DRAWN].sort().values
+        least = max(2, least * MOST_DRAWN // len(members))
+        members = members[some]
+    distances = _between(distances, members)
     rows, n = distances.detach().cpu().double().numpy(), len(distances)
     floor = rows.diagonal() if squared else np.zeros(n)
     squares = np.clip(rows - (floor[:, None] + floor) / 2 if squared else rows**2, 0, None)

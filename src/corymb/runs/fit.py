@@ -333,5 +333,5 @@ def finish(session: Session, start: Snapshot | None, watch: Watch) -> Run:
 
 def _shown(progress: bool | Progress | None, algorithm: Algorithm) -> AbstractContextManager[Progress]:
     if progress is True:
-        return RoundLine(planned_rounds(algorithm))
+        return RoundLine.of(algorithm)
     return nullcontext(progress or (lambda row: None))

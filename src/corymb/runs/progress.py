@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
+import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,6 +17,7 @@ import torch
 
 from corymb.core.engine import TimeIsUp
 from corymb.core.federation import Federation
+from corymb.core.snapshot import Algorithm, planned_rounds
 from corymb.runs.history import Round, readable
 
 T = TypeVar("T")
@@ -21,6 +25,8 @@ EVERY = 5.0
 """Seconds between progress updates within a round."""
 GRACE = 2.0
 """A round expected to finish within this many seconds may do so after the time limit."""
+RECENT = 10
+"""The time left is estimated from this many of the latest rounds."""
 
 WIDE = 110
 _TIMES = ((3600.0, "h"), (60.0, "min"))
@@ -49,16 +55,24 @@ def log_once() -> Iterator[None]:
 class RoundLine:
     """Shows the rounds of a run as they finish; `with RoundLine(total) as show: show(row)`."""
 
-    def __init__(self, total: int, stream: TextIO | None = None) -> None:
-        self.total, self.done, self.bytes, self.seconds = total, 0, 0, 0.0
+    def __init__(self, total: int, stream: TextIO | None = None, *, alike: bool = True) -> None:
+        """`alike`: whether all rounds do the same work, so that the first tells how long the others take."""
+        self.total, self.done, self.bytes, self.alike = total, 0, 0, alike
+        self._took, self._shown_at = list[tuple[str, float]](), math.inf  # the kind of every round, and its seconds
         self.stream = stream or sys.stderr
         self._live: Any = None
         self._task: Any = None
 
+    @staticmethod
+    def of(algorithm: Algorithm) -> RoundLine:
+        """The line of a run of this algorithm."""
+        total = planned_rounds(algorithm)
+        return RoundLine(total, alike=total == getattr(algorithm, "rounds", None))
+
     def __enter__(self) -> RoundLine:
         if self.stream.isatty():
             self._live = _live_line(self.stream)
-            self._task = self._live.add_task("", total=self.total, facts="")
+            self._task = self._live.add_task("", total=self.total, facts="", left="")
             self._live.start()
         return self
 
@@ -70,20 +84,27 @@ class RoundLine:
         """Show a round's record."""
         self.done += 1
         self.bytes += row["bytes_down"] + row["bytes_up"]
-        self.seconds += row["seconds"]
+        now = time.perf_counter()  # a round's own seconds leave out its evaluation and its checkpoint
+        self._took.append((re.sub(r"\d+", "", row["stage"]), max(row["seconds"], now - self._shown_at)))
+        self._shown_at = now
+        pace = self._seconds_per_round()
+        left = None if pace is None else pace * max(0, self.total - self.done)
         if self._live is not None:
-            self._live.update(self._task, completed=self.done, facts=self._facts(row))
+            text = "" if left is None else f"eta {readable_time(left)}"
+            self._live.update(self._task, completed=self.done, facts=self._facts(row), left=text)
         else:
-            left = self._seconds_left()
-            print(f"round {self.done}/{self.total}  eta {left:.0f} s  {self._facts(row)}", file=self.stream, flush=True)
+            text = "" if left is None else f"  eta {left:.0f} s"
+            print(f"round {self.done}/{self.total}{text}  {self._facts(row)}", file=self.stream, flush=True)
 
     def within(self, progress: RoundProgress) -> None:
         """Show the progress within an unfinished round."""
-        left = max(1, self.total - self.done)
         facts = f"{progress.done}/{progress.asked} clients"
         if progress.seconds is not None:
-            one, everything = readable_time(progress.seconds), readable_time(left * progress.seconds)
-            facts += f", about {one} per round and {everything} in total"
+            pace = progress.seconds if self.alike else self._seconds_per_round()
+            facts += f", about {readable_time(progress.seconds)} {'per' if self.alike else 'for this'} round"
+            if pace is not None:
+                left = progress.seconds + pace * max(0, self.total - self.done - 1)
+                facts += f" and {readable_time(left)} in total"
         if self._live is not None:
             self._live.update(self._task, facts=facts)
         else:
@@ -104,8 +125,15 @@ class RoundLine:
         if self._live is not None:
             self._live.update(self._task, total=total)
 
-    def _seconds_left(self) -> float:
-        return self.seconds / self.done * max(0, self.total - self.done)
+    def _seconds_per_round(self) -> float | None:
+        """The mean duration of the latest rounds; None if unknown.
+
+        If rounds differ, those of a stage that has had only one are left out: most such stages have no other, and
+        often take far longer, as when SR-FCA compares all clients.
+        """
+        times = Counter(kind for kind, _ in self._took)
+        usual = [seconds for kind, seconds in self._took if self.alike or not kind or times[kind] > 1][-RECENT:]
+        return sum(usual) / len(usual) if usual else None
 
     def _facts(self, row: Round) -> str:
         loss = "" if row["train_loss"] is None else f"  loss {readable(row['train_loss'])}"
@@ -259,7 +287,7 @@ def _clusters(row: Round) -> str:
 
 def _live_line(stream: TextIO) -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.table import Column
 
     console = Console(file=stream)  # no colour if NO_COLOR is set
@@ -267,7 +295,7 @@ def _live_line(stream: TextIO) -> Any:
     return Progress(
         MofNCompleteColumn(),
         *([BarColumn(bar_width=12)] if console.width >= WIDE else []),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
         TextColumn("{task.fields[facts]}", table_column=rest),
         console=console,
         expand=True,

@@ -412,19 +412,29 @@ class Run:
 
         return run_html(self)
 
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        """The position of every client, by its name."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    @cached_property
+    def _numbered(self) -> dict[int, str]:
+        """The first client whose name is a number, by that number: a table of ids may write leading zeros."""
+        return {int(name): name for name in reversed(self.names) if name.isdecimal()}
+
     def _position(self, client: str | int) -> int:
         if isinstance(client, str):
-            if client not in self.names:
+            if client not in self._positions:
                 raise InvalidInput(f"There is no client {client!r}. {did_you_mean(client, self.names[:1000])}")
-            return self.names.index(client)
+            return self._positions[client]
         place = _integer(client, "client", "the name of a client, or its position")
-        other = next((name for name in self.names if _reads_as(name, place)), None)
+        other = self._numbered.get(place)
         known = 0 <= place < len(self.names)
         hint = "" if other is None else f" A number is a position; the name is text, client={other!r}."
         require(known, f"There is no client {place}: the run has {len(self.names)}.{hint}")
         named = self.names[place]
         require(
-            other is None or _reads_as(named, place),
+            other is None or (named.isdecimal() and int(named) == place),
             f"client={place} is ambiguous: it is the position of client {named!r}, and there is a client {other!r}. "
             f"Give the name as text, client={other!r} or client={named!r}.",
         )
@@ -507,11 +517,6 @@ class Run:
     def _examples(self, x: ArrayLike) -> torch.Tensor:
         features = features_of(x, self.schema)
         return features.to(self._dtype) if features.is_floating_point() else features
-
-
-def _reads_as(name: str, number: int) -> bool:
-    """Whether a client's name is this number, as a table of ids may write it: with leading zeros."""
-    return name.isdecimal() and int(name) == number
 
 
 def _integer(value: object, what: str, wanted: str) -> int:

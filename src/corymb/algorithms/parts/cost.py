@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import NamedTuple
 
 import torch
-from torch.func import vmap
 
 from corymb.core.federation import Federation
 from corymb.core.objective import Examples
@@ -21,8 +20,8 @@ from corymb.trees import Params, nbytes
 log = logging.getLogger(__name__)
 TRIAL = 0.2
 """Approximate seconds for a trial: on a CPU, the time of a comparison is measured."""
-TRIED = 256
-"""The most pairs that a trial computes at once."""
+ROWS = 512
+"""About this many examples are computed at once in a trial, as by engines: fewer take longer each."""
 FLOPS = {"cpu": 5e9, "cuda": 1e12}
 """Assumed operations per second if nothing is measured: a laptop's core with small models, and a GPU."""
 BUSY = {"cpu": 4e10, "cuda": 2e13}
@@ -69,7 +68,7 @@ def pairwise_cost(fed: Federation, *, losses: bool, sample: int | None = None) -
 def _measured(fed: Federation, model: Params, examples: int) -> float | None:
     """Seconds for the loss of one model on this many examples, measured on zeros; None if that fails.
 
-    A single evaluation is dominated by call overhead, so that many are run at once, as engines do.
+    A single evaluation is dominated by call overhead, so that a model is run on several clients' examples at once.
     """
     with suppress(Exception), torch.no_grad():  # a custom model may need examples that no schema describes
         alone = one_example(fed.schema, model)
@@ -78,18 +77,17 @@ def _measured(fed: Federation, model: Params, examples: int) -> float | None:
         began = perf_counter()
         fed.objective.losses(model, on)
         one = perf_counter() - began
-        pairs = min(TRIED, int(TRIAL / max(one, 1e-9)))
-        return one if pairs < 2 else min(one, *(_at_once(fed, model, on, pairs) for _ in range(2)))
+        clients = min(ROWS // len(on.weight), int(TRIAL / max(one, 1e-9)))
+        return one if clients < 2 else min(one, *(_at_once(fed, model, on, clients) for _ in range(2)))
     return None
 
 
-def _at_once(fed: Federation, model: Params, on: Examples, pairs: int) -> float:
-    """Seconds per pair, with a separate model and separate examples for each."""
-    models = {name: value.expand(pairs, *value.shape).contiguous() for name, value in model.items()}
-    rows = Examples(*(part.expand(pairs, *part.shape).contiguous() for part in on))
+def _at_once(fed: Federation, model: Params, on: Examples, clients: int) -> float:
+    """Seconds per pair for the loss of one model on the examples of so many clients."""
+    rows = Examples(*(part.repeat(clients, *[1] * (part.dim() - 1)) for part in on))
     began = perf_counter()
-    vmap(fed.objective.losses)(models, rows)
-    return (perf_counter() - began) / pairs
+    fed.objective.losses(model, rows)
+    return (perf_counter() - began) / clients
 
 
 def _operations(fed: Federation, model: Params) -> int:

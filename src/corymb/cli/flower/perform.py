@@ -13,7 +13,7 @@ from corymb.cli.flower.folder import STATE, STOCK, SUPERLINK, Federation, State,
 from corymb.cli.flower.processes import alive, remembered
 from corymb.cli.flower.run import Output, algorithm_at, make_importable
 from corymb.cli.summary import print_result, with_resume_hint
-from corymb.core.snapshot import Algorithm, planned_rounds
+from corymb.core.snapshot import Algorithm
 from corymb.lazy import short_name
 from corymb.report.html import write_report
 from corymb.runs.defaults import configure, name_of
@@ -88,7 +88,7 @@ def _run(
     *,
     quiet: bool,
 ) -> Run:
-    line = RoundLine(planned_rounds(algorithm))
+    line = RoundLine.of(algorithm)
     watch = Watch(None if quiet else line)
     try:
         with line, with_resume_hint(place):
