@@ -400,8 +400,8 @@ def _nested(under: Mapping[str, Any], over: Mapping[str, Any], name: str) -> boo
 def as_options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
     """Plain values as options of the command line; None is left out.
 
-    >>> list(as_options({"k": "auto", "local": {"lr": 0.1}, "repair": False}))
-    ['--k', 'auto', '--local.lr', '0.1', '--no-repair']
+    >>> list(as_options({"k": "auto", "local": {"lr": 0.1, "safe": False}, "repair": False}))
+    ['--k', 'auto', '--local.lr', '0.1', '--local.no-safe', '--no-repair']
     >>> list(as_options({"betas": (0.9, 0.99), "sizes": ()}))
     ['--betas', '0.9,0.99']
     """
@@ -409,7 +409,7 @@ def as_options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from as_options(value, f"{outer}{name}.")
         elif isinstance(value, bool):
-            yield f"--{outer}{name}" if value else f"--no-{outer}{name}"
+            yield f"--{outer}{name}" if value else f"--{outer}no-{name}"
         elif isinstance(value, (tuple, list)):
             yield from (f"--{outer}{name}", ",".join(map(str, value))) if value else ()
         elif value is not None:

@@ -1,11 +1,12 @@
 from dataclasses import dataclass, make_dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pytest
 from cyclopts import App, CycloptsError, Parameter
 
 from corymb.cli.options import field_texts, given, options_of
 from corymb.local import Descent
+from corymb.settings import InvalidInput, as_options
 
 
 def test_the_docstring_below_a_field_is_its_help():
@@ -25,9 +26,9 @@ class Several:
     mixed: tuple[int, str] | None = None
 
 
-def read(*tokens):
+def read(*tokens, kind=Several):
     """What is given by some tokens of a command line."""
-    app, kind = App(), options_of(Several)
+    app, kind = App(), options_of(kind)
 
     def take(options=kind()):  # noqa: B008
         return given(options)
@@ -56,3 +57,40 @@ def test_a_tuple_of_fixed_length_is_given_in_the_same_way():
         read("--betas", "0.5")
     with pytest.raises(CycloptsError, match="empty-betas"):
         read("--empty-betas")
+
+
+def test_a_setting_that_is_a_name_or_settings_takes_either():
+    @dataclass(frozen=True, kw_only=True)
+    class Start:
+        k: int = 3
+        fresh: bool = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class Method:
+        init: Literal["random", "one-shot"] | Start = "random"
+        whiten: bool = True
+
+    assert read("--init", "one-shot", kind=Method) == {"init": "one-shot"}
+    assert read("--init.k", "2", kind=Method) == {"init": {"k": 2}}
+    assert read(kind=Method) == {}
+    with pytest.raises(CycloptsError, match=r"'random' or 'one-shot' \(got 'one'\)"):
+        read("--init", "one", kind=Method)
+    with pytest.raises(InvalidInput, match=r"Give --init one-shot or --init.k, not both\."):
+        read("--init", "one-shot", "--init.k", "2", kind=Method)
+
+
+def test_every_switch_is_turned_off_in_the_way_that_suggested_commands_say():
+    @dataclass(frozen=True, kw_only=True)
+    class Work:
+        safe: bool = False
+        fast: bool = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Method:
+        local: Work = Work()
+        repair: bool = True
+        keep: bool = False
+
+    off = {"local": {"safe": False, "fast": False}, "repair": False, "keep": False}
+    assert read(*as_options(off), kind=Method) == off
+    assert read("--no_repair", "--local.no_fast", kind=Method) == {"repair": False, "local": {"fast": False}}

@@ -136,9 +136,8 @@ def test_the_command_writes_into_the_first_run(tmp_path, capsys):
     folders = [str(run.save(tmp_path / str(place))) for place, run in enumerate(runs()[:2])]
     assert main(["report", *folders]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "0" / "report.html")
-    assert f"corymb run --config {tmp_path / '0' / 'config.toml'}" in (tmp_path / "0" / "report.html").read_text(
-        "utf-8"
-    )
+    again = f"corymb run data.safetensors ifca --config {tmp_path / '0' / 'config.toml'}"
+    assert again in (tmp_path / "0" / "report.html").read_text("utf-8")
     assert main(["report", folders[0], "--format", "md", "--out", str(tmp_path / "new" / "x.txt")]) == 0
     assert (tmp_path / "new" / "x.txt").read_text("utf-8").startswith("# IFCA on")
 

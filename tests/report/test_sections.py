@@ -7,6 +7,7 @@ import torch
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.core.federation import Ledger
+from corymb.evaluate import ByClient
 from corymb.report import sections
 from corymb.report.figures import drawing
 from corymb.report.html import as_json, write_report
@@ -150,6 +151,63 @@ def test_names_of_large_clusters_have_room_beside_the_river():
     text, margin = room(large)
     assert text == "cluster 0, 6,000"
     assert margin > room(run)[1]
+
+
+def crowded(k=40, each=5):
+    """A run with so many clusters that their names do not fit into figures of the usual size."""
+    run, n = runs()[0], 40 * each
+    rng = np.random.default_rng(0)
+    labels = torch.arange(n) % k
+    moves = dict(zip(map(str, range(n)), labels.tolist(), strict=True))
+    history = [{**row, "moves": moves if t == 0 else {}, "stage": ""} for t, row in enumerate(run.history[:3])]
+    snapshot = replace(run.snapshot, labels=labels, models={"w": torch.zeros(k, 3)}, notes={})
+    losses, scores = torch.from_numpy(rng.random((n, k)) + 0.1), torch.from_numpy(rng.random(n))
+    by_client = {name: ByClient(scores, scores) for name in run.by_client}
+    names = tuple(f"site-{place}" for place in range(n))
+    return replace(
+        run, snapshot=snapshot, names=names, history=history, losses=losses, scores=scores, by_client=by_client
+    )
+
+
+def test_many_clusters_have_narrow_rows_and_only_names_with_room():
+    few, many = ({figure.name: figure for figure in figures([run])} for run in (runs()[0], crowded()))
+    for name in ("sizes", "losses", "by-cluster", "margins", "map"):
+        assert (few[name].wide, many[name].wide) == (False, True), name
+        assert many[name].layout["height"] < 1000, name
+    river = [note["y"] for note in many["movement"].layout["annotations"]]
+    assert len(river) == 40
+    pixels = many["movement"].layout["height"] - 80
+    low, high = many["movement"].layout["yaxis"]["range"]
+    assert min(np.diff(river)) * pixels / (low - high) > 12
+    assert 5 < len(many["map"].layout["annotations"]) < 40
+    assert "have no room" in many["map"].caption
+    assert "have no room" not in few["map"].caption
+
+
+@pytest.mark.parametrize(("trivial", "lines", "anchor"), [(0.1, 1, "left"), (1.2, 1, "right"), (40.0, 0, None)])
+def test_the_trivial_score_is_named_within_the_figure_of_quality(trivial, lines, anchor):
+    run = runs()[0]
+    metrics = {"test_log_loss": 0.5, "worst_decile_log_loss": 0.9, "trivial_log_loss": trivial}
+    (figure,) = (
+        figure
+        for figure in figures([replace(run, metrics=metrics, config={**run.config, "metric": "log_loss"})])
+        if figure.name == "quality"
+    )
+    assert len(figure.layout.get("shapes", ())) == lines
+    assert [note["xanchor"] for note in figure.layout.get("annotations", ())] == [anchor] * lines
+    assert lines or "Off the scale: always giving every class its share of all examples, 40." in figure.caption
+    assert figure.layout["xaxis"]["title"]["text"] == "test log loss"
+
+
+@pytest.mark.parametrize(
+    ("size", "unit", "drawn"), [(0, "bytes", 0), (900, "bytes", 900), (4_200, "kB", 4.2), (3e9, "GB", 3)]
+)
+def test_bytes_are_drawn_in_a_unit_of_their_size(size, unit, drawn):
+    run = runs()[0]
+    rows = [{**row, "bytes_down": size, "bytes_up": 0} for row in run.history]
+    (figure,) = (figure for figure in figures([replace(run, history=rows)]) if figure.name == "traffic")
+    assert figure.layout["yaxis"]["title"]["text"] == unit
+    assert figure.data[0]["y"][0] == drawn
 
 
 def test_every_cluster_is_in_a_sample_of_clients():

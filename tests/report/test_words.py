@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 from corymb.algorithms import FedAvg
 from corymb.core.federation import Ledger
@@ -10,7 +11,8 @@ from corymb.report.facts import kept_rounds
 from corymb.report.html import key_numbers, write_report
 from corymb.report.scores import Score
 from corymb.report.sections.overview.sizes import sizes
-from corymb.report.words import evidence_of, left_out, not_scored, titles_of, verdict, warnings_of
+from corymb.report.sections.overview.side_by_side import side_by_side
+from corymb.report.words import ari_of, evidence_of, left_out, not_scored, titles_of, verdict, warnings_of
 from corymb.runs.fit import fit
 from tests.report.reported import HARMFUL, noted, runs
 from tests.runs import small
@@ -119,9 +121,65 @@ def test_a_run_of_one_model_is_not_advised_to_add_itself():
     assert "fedavg" not in text
     assert "add an ifca run to the report" in text
     assert "compare with one global model" in verdict([alone])[2]
-    assert sizes([fedavg]).caption == "All clients are in one cluster."
-    assert key_numbers(fedavg)[1] == ("1", "cluster")
+    assert key_numbers(fedavg)[1] == ("1", "model")
     assert "12 in 1 cluster of 12" in repr(fedavg)
+
+
+def test_baselines_are_not_said_to_have_found_or_missed_clusters():
+    ifca, fedavg, alone, oracle = runs()
+    assert verdict([fedavg])[0] == "FedAvg trained one model for 12 clients."
+    assert verdict([alone])[0] == "12 clients trained alone: each has a model of its own."
+    assert verdict([oracle])[:2] == [
+        "The oracle was given the true groups: 2 clusters among 12 clients, 6 in each.",
+        "Clients were assigned by these groups, not by the data.",
+    ]
+    assert verdict([fedavg])[1] == "There are no clusters, so there is no assignment to be uncertain about."
+    for run, of_clusters in ((ifca, True), (fedavg, False), (alone, False), (oracle, True)):
+        assert "ari" in run.metrics
+        assert (ari_of(run) is not None) == of_clusters
+        assert any("ARI" in key.name for key in key_numbers(run)) == of_clusters
+        assert "true groups" not in verdict([run])[1] or run is ifca
+    assert sizes([fedavg]) is None
+    assert [(row["ARI"], row["clusters"]) for row in side_by_side(runs()).rows][1:3] == [("–", "–")] * 2
+    unasked = replace(fedavg, snapshot=replace(fedavg.snapshot, labels=torch.tensor([-1] + [0] * 11)))
+    assert "1 client took part in no round." in warnings_of(unasked)
+
+
+def test_one_cluster_of_several_models_is_said_as_it_is():
+    run = runs()[0]
+    labels = torch.tensor([-1] * 2 + [0] * 10)
+    missed = replace(run, snapshot=replace(run.snapshot, labels=labels), metrics={**run.metrics, "ari": 0.0})
+    found, sure, _ = verdict([missed])
+    assert found == "IFCA placed 10 of 12 clients in one cluster."
+    assert sure.startswith("The true groups were not found (ARI 0.00)")
+    assert "1 model ended without clients: k may be larger than the number of groups." in warnings_of(missed)
+
+
+def test_in_a_run_of_one_round_nobody_is_said_to_have_moved():
+    run = noted(runs()[0], best_restart=None)
+    assert "changed cluster" not in verdict([replace(run, history=run.history[:1])])[1]
+
+
+def test_every_other_run_is_compared_and_runs_of_one_kind_are_told_apart():
+    ifca, fedavg, *_ = runs()
+    fedprox = replace(fedavg, config={**fedavg.config, "algorithm": "fedprox"})
+    again = replace(ifca, config={**ifca.config, "seed": 1})
+    text = verdict([ifca, again, fedavg, fedprox])[2]
+    assert text.endswith(" better than one global model (FedProx).")
+    assert " better than one global model (FedAvg) and " in text
+    assert ": the same as IFCA (seed 1), " in text
+    assert titles_of([ifca, again, fedavg]) == ["IFCA, seed 0", "IFCA, seed 1", "global (FedAvg)"]
+    three = replace(ifca, config={**ifca.config, "k": 3})
+    assert titles_of([ifca, three]) == ["IFCA, k = 2", "IFCA, k = 3"]
+    assert verdict([ifca, *[fedavg] * 6])[2].endswith(": better than 6 of the 6 other runs.")
+
+
+def test_large_counts_have_separators():
+    run, many = runs()[0], 12_000
+    labels = torch.arange(many) % 2
+    large = replace(run, names=tuple(map(str, range(many))), snapshot=replace(run.snapshot, labels=labels))
+    assert verdict([replace(large, losses=None)])[0] == "IFCA found 2 clusters among 12,000 clients, 6,000 in each."
+    assert key_numbers(large)[0] == ("12,000", "clients")
 
 
 def test_no_headline_has_an_exponent():

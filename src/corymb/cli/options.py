@@ -26,9 +26,12 @@ def options_of(kind: type, *, leave_out: Collection[str] = (), like: object = No
     """
     hints, texts = get_type_hints(kind), field_texts(kind)
     fields = [
-        _option(field, hints[field.name], texts.get(field.name, ""), getattr(like, field.name, field.default), outer)
+        option
         for field in dataclasses.fields(kind)
         if field.name not in leave_out
+        for option in _options(
+            field, hints[field.name], texts.get(field.name, ""), getattr(like, field.name, field.default), outer
+        )
     ]
     # Generated classes belong to the module `types` by default, and cyclopts would treat them as built-in.
     return dataclasses.make_dataclass(
@@ -36,22 +39,42 @@ def options_of(kind: type, *, leave_out: Collection[str] = (), like: object = No
     )
 
 
-def _option(field: dataclasses.Field[Any], hint: Any, text: str, default: object, outer: str) -> tuple[str, Any, Any]:
+NAMED = "__named"
+"""Ends the name of the option for the names that a nested setting may have instead of its fields: `--init one-shot`."""
+
+
+def _options(
+    field: dataclasses.Field[Any], hint: Any, text: str, default: object, outer: str
+) -> list[tuple[str, Any, Any]]:
+    """The options of a field: one, or two if it is either a name or nested settings."""
     members = (hint, *get_args(hint))
     nested = [member for member in members if isinstance(member, type) and dataclasses.is_dataclass(member)]
-    if nested:
-        path = f"{outer}{field.name}."
-        likes = [default if isinstance(default, member) else None for member in nested]
-        inner = _joined([options_of(member, like=like, outer=path) for member, like in zip(nested, likes, strict=True)])
-        group = Group(f"--{path}…", sort_key=LOCAL if path == "local." else NESTED + path.count("."))
-        return field.name, Annotated[inner, Parameter(help=text, group=group)], inner()
+    if not nested:
+        return [_option(field, hint, text, default)]
+    path = f"{outer}{field.name}."
+    likes = [default if isinstance(default, member) else None for member in nested]
+    inner = _joined([options_of(member, like=like, outer=path) for member, like in zip(nested, likes, strict=True)])
+    group = Group(f"--{path}…", sort_key=LOCAL if path == "local." else NESTED + path.count("."))
+    fields = (field.name, Annotated[inner, Parameter(help=text, group=group)], inner())
+    named = [member for member in get_args(hint) if member not in (*nested, type(None))]
+    if not named:
+        return [fields]
+    # The name comes first: cyclopts gives a token to the first of two parameters that are called alike.
+    name, annotated, absent = _option(field, reduce(or_, named), text, default, called=f"--{outer}{field.name}")
+    return [(name + NAMED, annotated, absent), fields]
+
+
+def _option(
+    field: dataclasses.Field[Any], hint: Any, text: str, default: object, called: str | None = None
+) -> tuple[str, Any, Any]:
     several = _several(hint)
     shown = None if default in (None, dataclasses.MISSING, (), "") else str(default)
     parameter = Parameter(
+        name=called,
         help=text,
         converter=None if hint is bool else _Reader(hint),
         show_default=(lambda _: shown) if shown else False,
-        negative_bool="no_" if field.default is True else (),
+        negative_bool="no_",
         negative_iterable=() if several is not None and _is_fixed(several) else None,
     )
     # a list, because cyclopts would read a tuple from several tokens: here it is one token with commas
@@ -115,13 +138,15 @@ class _Reader:
 
 def given(options: Any) -> dict[str, Any]:
     """The options given on the command line, as nested plain values."""
-    found = {}
+    found: dict[str, Any] = {}
     for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
+        value, name = getattr(options, field.name), field.name.removesuffix(NAMED)
         if dataclasses.is_dataclass(value):
             value = given(value) or None
         if value is not None:
-            found[field.name] = value
+            if name in found:
+                raise InvalidInput(f"Give --{name} {found[name]} or --{name}.{next(iter(value))}, not both.")
+            found[name] = value
     return found
 
 

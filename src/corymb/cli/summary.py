@@ -14,7 +14,7 @@ from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
 from corymb.lazy import is_place
 from corymb.report.scores import cautions, other_metrics, score_rows
-from corymb.report.sections.details.commands import run_again
+from corymb.report.sections.details.commands import can_be_named, is_composed, run_again
 from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored
 from corymb.runs.defaults import class_of
 from corymb.runs.folder.layout import CHECKPOINTS
@@ -22,9 +22,8 @@ from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable
 from corymb.runs.learners import OWN, default_model
 from corymb.runs.plan import rounds_in
 from corymb.runs.progress import readable_bytes
-from corymb.runs.remote.engine import FEDERATION
 from corymb.runs.run import Run
-from corymb.runs.settings import DataOptions, RunSettings, has_name, names
+from corymb.runs.settings import DataOptions, RunSettings, names
 from corymb.settings import run_command, to_dict
 
 if TYPE_CHECKING:
@@ -189,15 +188,10 @@ def _participants(run: Run) -> Any:
     return given if of_all else None
 
 
-def _is_typed(data: str) -> bool:
-    """Whether a command can name the data: files, built-in data, or the nodes of a federation."""
-    return data == FEDERATION or has_name(data)
-
-
 def _command_for(run: Run, algorithm: str, own: dict[str, Any]) -> str:
     """The command that runs another algorithm on the same data, or Python code if the data exist only in Python."""
     data, options = str(run.config["data"]), {**own, **_settings_to_repeat(run, algorithm)}
-    if _is_typed(data):
+    if can_be_named(data):
         return run_command(algorithm, data, options)
     of_algorithm = {name: options.pop(name) for name in OF_ALGORITHM if name in options}
     first, rest = ("".join(f", {name}={value!r}" for name, value in some.items()) for some in (of_algorithm, options))
@@ -212,7 +206,7 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         lines.append("--out DIR saves the run; --json prints the whole result as JSON.")
     else:
         lines.append(f"Saved in {folder}. In Python: corymb.Run.load({str(folder)!r})")
-        if _is_typed(data) and not str(run.config["algorithm"]).startswith("corymb."):  # wrappers exist only in Python
+        if can_be_named(data) and not is_composed(run):
             lines.append(f"To run it again: {run_again(run, folder)}")
     if run.points:
         other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])

@@ -22,7 +22,7 @@ from corymb.report.png import as_png
 from corymb.report.scores import score_of, trivial_of
 from corymb.report.sections import Filled, fill
 from corymb.report.text import as_csv, as_markdown
-from corymb.report.words import title_of, verdict, warnings_of
+from corymb.report.words import ari_of, role_of, seeks_clusters, title_of, verdict, warnings_of
 from corymb.runs.folder.files import whole
 from corymb.runs.history import counted, plain
 from corymb.runs.progress import readable_bytes
@@ -136,7 +136,7 @@ def key_numbers(run: Run) -> list[KeyNumber]:
     shown = [
         KeyNumber(*counted(len(run.names), "client").split()),
         *([KeyNumber(f"{sum(run.points):,}", "examples")] if run.points else []),
-        KeyNumber(*counted(run.clusters, "cluster").split()),
+        KeyNumber(*_how_many(run).split()),
         *([KeyNumber(f"{run.metrics['purity']:.1%}", "purity")] if run.points and "purity" in run.metrics else []),
     ]
     if score is not None:
@@ -144,10 +144,17 @@ def key_numbers(run: Run) -> list[KeyNumber]:
         if (trivial := trivial_of(run, score)) is not None:
             shown.append(KeyNumber(score.text(trivial), "trivial baseline"))
         shown.append(KeyNumber(score.text(run.metrics[f"worst_decile_{score.name}"]), "worst tenth"))
-    if "ari" in run.metrics:
-        shown.append(KeyNumber(f"{run.metrics['ari']:.2f}", "ARI"))
+    if (ari := ari_of(run)) is not None:
+        shown.append(KeyNumber(f"{ari:.2f}", "ARI with true groups"))
     shown.append(KeyNumber(readable_bytes(run.ledger.bytes_down + run.ledger.bytes_up), "sent"))
     return shown
+
+
+def _how_many(run: Run) -> str:
+    """The number of clusters, or of models if the algorithm makes no clusters."""
+    if seeks_clusters(run):
+        return counted(run.clusters, "cluster")
+    return counted(1 if role_of(run) == "global" else len(run.names), "model")
 
 
 def policy(scripts: Sequence[str]) -> str:

@@ -100,6 +100,13 @@ def scores_of(run: Run, score: Score | None = None) -> NDArray[np.float64] | Non
     return None if kept is None else np.asarray(kept.double().numpy())
 
 
+def trivial_caption(trivial: float | None, score: Score, *, near: bool) -> str:
+    """A sentence for the caption of a figure about the trivial prediction's line; empty if its score is unknown."""
+    if trivial is None:
+        return ""
+    return f" Dotted: {score.trivial}." if near else f" Off the scale: {score.trivial}, {score.text(trivial)}."
+
+
 def trivial_scores_of(run: Run, score: Score) -> NDArray[np.float64] | None:
     """The trivial prediction's test score at each client (n); None if unknown."""
     found = run.by_client.get(score.name)

@@ -37,6 +37,8 @@ ADVICE = {
     "local": "add a fedavg run to the report to compare with one global model.",
 }
 """The comparison to suggest when the report has a single run, by the role of its algorithm."""
+MOST_COMPARED = 5
+"""The verdict compares with at most this many runs one by one."""
 OF_EXAMPLES = ("kfed", "uifca")
 """Algorithms that cluster examples; each is suggested as a comparison for the other."""
 UNCERTAIN = "this run provides no measure of how certain that is"
@@ -59,11 +61,20 @@ def role_of(run: Run) -> str:
     return "method" if entry is None else entry.role
 
 
+def seeks_clusters(run: Run) -> bool:
+    """Whether the algorithm divides clients or examples into clusters: one model for all, or one for each, does not."""
+    return role_of(run) not in ("global", "local")
+
+
+def ari_of(run: Run) -> float | None:
+    """The ARI between the clusters and the true groups; None if unknown, or if the algorithm makes no clusters."""
+    return run.metrics.get("ari") if seeks_clusters(run) else None
+
+
 def titles_of(runs: Sequence[Run]) -> list[str]:
-    """A short, unique name for each run."""
+    """A short, unique name for each run. Runs of one name are told apart by seed or k, or else numbered."""
     names = [_label(run) for run in runs]
-    repeated = {name for name in names if names.count(name) > 1}
-    return [f"{name}, run {number}" if name in repeated else name for number, name in enumerate(names, 1)]
+    return [f"{name}, {apart}" if apart else name for name, apart in zip(names, _apart(runs, names), strict=True)]
 
 
 def _label(run: Run) -> str:
@@ -73,6 +84,22 @@ def _label(run: Run) -> str:
     return f"{role} ({title})" if role == "global" else role
 
 
+def _apart(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """What tells runs of one name apart: their seed, k or number; empty for a run with a name of its own."""
+    found = [""] * len(names)
+    for name in {name for name in names if names.count(name) > 1}:
+        places = [place for place, other in enumerate(names) if other == name]
+        seeds, ks = ([runs[place].config.get(what) for place in places] for what in ("seed", "k"))
+        for order, place in enumerate(places):
+            if len(set(seeds)) == len(places):
+                found[place] = f"seed {seeds[order]}"
+            elif None not in ks and len(set(map(str, ks))) == len(places):
+                found[place] = f"k = {ks[order]}"
+            else:
+                found[place] = f"run {place + 1}"
+    return found
+
+
 def verdict(runs: Sequence[Run]) -> list[str]:
     """Three sentences on the first run: what it found, how certain that is, and how it compares with the others."""
     run = runs[0]
@@ -80,18 +107,26 @@ def verdict(runs: Sequence[Run]) -> list[str]:
 
 
 def _found(run: Run) -> str:
-    sizes = [str(size) for label, size in run.sizes.items() if label >= 0]
-    name, n = title_of(run), len(run.names)
+    sizes = [f"{size:,}" for label, size in run.sizes.items() if label >= 0]
+    name, role, clients = title_of(run), role_of(run), counted(len(run.names), "client")
     if of_examples(run):
         return _found_examples(run)
+    if role == "global":
+        return f"{name} trained one model for {clients}."
+    if role == "local":
+        return f"{clients} trained alone: each has a model of its own."
     if not sizes:
-        return f"{name} trained {counted(n, 'client')} without assigning them to clusters."
-    if len(sizes) == 1:
-        return f"{name} placed all {n} clients in one cluster."
-    what = f"{name} found {len(sizes)} clusters among {counted(n, 'client')}"
+        return f"{name} trained {clients} without assigning them to clusters."
+    if len(sizes) == 1 and role == "method":
+        everyone = f"all {clients}" if run.sizes.get(-1, 0) == 0 else f"{sizes[0]} of {clients}"
+        return f"{name} placed {everyone} in one cluster."
+    what = f"{name} {_VERBS.get(role, 'found')} {counted(len(sizes), 'cluster')} among {clients}"
     if len(sizes) > 12:
         return f"{what}."
     return f"{what}, {f'{sizes[0]} in each' if len(set(sizes)) == 1 else f'of sizes {joined(sizes)}'}."
+
+
+_VERBS = {"oracle": "was given the true groups:"}
 
 
 def _found_examples(run: Run) -> str:
@@ -123,12 +158,18 @@ def _part(share: float) -> str:
 def _certainty(run: Run) -> str:
     if of_examples(run):
         return _certainty_of_examples(run)
+    if not seeks_clusters(run):
+        return "There are no clusters, so there is no assignment to be uncertain about."
+    if role_of(run) == "oracle":
+        return "Clients were assigned by these groups, not by the data."
     parts = []
-    if (ari := run.metrics.get("ari")) is not None:
+    if (ari := ari_of(run)) is not None:
         if ari > 0.9999:
             parts.append("the clusters match the true groups exactly")
+        elif run.clusters == 1:
+            parts.append(f"the true groups were not found (ARI {ari:.2f})")
         else:
-            close = "are close to" if ari >= 0.8 else "do not match"
+            close = "are close to" if ari >= 0.8 else "partly match" if ari >= 0.3 else "do not match"
             parts.append(f"the clusters {close} the true groups (ARI {ari:.2f})")
     losses = final_losses(run)
     if losses is not None and run.clusters > 1:
@@ -140,7 +181,7 @@ def _certainty(run: Run) -> str:
     if run.clusters > 1 and quiet:
         last = "last round" if quiet == 1 else f"last {quiet} of {total} rounds"
         parts.append(f"no client changed cluster in the {last}")
-    elif run.clusters > 1:
+    elif run.clusters > 1 and total > 1:  # in the first round every client is new
         parts.append(f"{run.history[-1]['churn']:.0%} of clients still changed cluster in the last round")
     unknown = "there is one cluster, so no assignment to be uncertain about" if run.clusters == 1 else UNCERTAIN
     text = joined(parts) if parts else unknown
@@ -159,16 +200,28 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
     beside = "" if trivial is None else f" ({score.trivial}: {score.text(trivial)})"
     mean = f"Mean test {score.words} over clients is {score.text(ours)}{beside}"
     text = f"{mean}, and {score.text(worst)} over the worst tenth"
-    named = {ROLES.get(role_of(other), title_of(other)): other for other in others}
-    against = {who: other.metrics.get(f"test_{score.name}") for who, other in named.items()}
-    known = [
-        f"{score.gain(ours, theirs)} {who}"
-        for who, theirs in against.items()
-        if theirs is not None and np.isfinite(theirs)
+    values = [other.metrics.get(f"test_{score.name}", np.nan) for other in others]
+    against = [
+        (who, theirs)
+        for who, theirs in zip(_named_in_text([run, *others])[1:], values, strict=True)
+        if np.isfinite(theirs)
     ]
-    if known and np.isfinite(ours):
-        return f"{text}: {joined(known)}."
-    return f"{text}; {suggested_comparison(run)}"
+    if not against or not np.isfinite(ours):
+        return f"{text}; {suggested_comparison(run)}"
+    if len(against) > MOST_COMPARED:
+        worse = sum(score.better(ours, theirs) for _, theirs in against)
+        return f"{text}: better than {worse} of the {len(against)} other runs."
+    return f"{text}: {joined([f'{score.gain(ours, theirs)} {who}' for who, theirs in against])}."
+
+
+def _named_in_text(runs: Sequence[Run]) -> list[str]:
+    """What a sentence calls each run: what a baseline stands for, or the algorithm's name."""
+    names = [ROLES.get(role_of(run), title_of(run)) for run in runs]
+    kinds = {name: {title_of(run) for run, other in zip(runs, names, strict=True) if other == name} for name in names}
+    whole = [
+        f"{name} ({title_of(run)})" if len(kinds[name]) > 1 else name for run, name in zip(runs, names, strict=True)
+    ]
+    return [f"{name} ({apart})" if apart else name for name, apart in zip(whole, _apart(runs, whole), strict=True)]
 
 
 def evidence_of(run: Run) -> str:
@@ -212,13 +265,14 @@ def warnings_of(run: Run) -> list[str]:
         found.append(f"Clients that shared a model but needed different ones were regrouped in {rounds} {when}.")
     if empty := sum(size == 0 for size in run.points):
         found.append(f"{counted(empty, 'cluster')} ended without examples: k may be larger than the number of groups.")
-    elif unused := run.snapshot.k - run.clusters if run.clusters > 1 and not of_examples(run) else 0:
+    elif unused := run.snapshot.k - run.clusters if run.clusters and not of_examples(run) else 0:
         what = "model ended without clients: k may be" if unused == 1 else "models ended without clients: k may be"
         found.append(f"{unused} {what} larger than the number of groups.")
     if alone := sum(label < 0 for label in run.labels.values()) if run.clusters else 0:
         asked = run.config.get("participants")
         why = "" if asked is None else f": with participants = {asked}, not every client is asked"
-        found.append(f"{alone} {'client has' if alone == 1 else 'clients have'} no cluster{why}.")
+        lacks = "took part in no round" if role_of(run) == "global" else f"{'has' if alone == 1 else 'have'} no cluster"
+        found.append(f"{counted(alone, 'client')} {lacks}{why}.")
     if run.rejected:
         replies, who = len(run.rejected), len({entry["client"] for entry in run.rejected})
         what = "1 reply was" if replies == 1 else f"{replies} replies from {who} client{'s' * (who > 1)} were"
@@ -290,7 +344,7 @@ def cluster_rows(run: Run) -> list[dict[str, str | Dot]]:
     labels, rows = run.snapshot.labels.numpy(), []
     for label, size in run.sizes.items():
         mine = labels == label
-        row: dict[str, str | Dot] = {"cluster": Dot(label), "clients": str(size)}
+        row: dict[str, str | Dot] = {"cluster": Dot(label), "clients": f"{size:,}"}
         if scores is not None and score is not None:
             known = np.sort(scores[mine & np.isfinite(scores)])[:: -1 if score.lower_is_better else 1]
             row[f"test {score.words}"] = score.text(float(known.mean()) if len(known) else None)

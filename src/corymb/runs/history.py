@@ -338,10 +338,10 @@ def readable(value: float, digits: int = 4) -> str:
 def counted(number: int, what: str) -> str:
     """Format a count with its noun in the singular or plural.
 
-    >>> counted(1, "cluster"), counted(2, "cluster")
-    ('1 cluster', '2 clusters')
+    >>> counted(1, "cluster"), counted(2, "cluster"), counted(12_000, "client")
+    ('1 cluster', '2 clusters', '12,000 clients')
     """
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def plain(value: Any) -> Any:

@@ -26,6 +26,10 @@ MOST_CLIENTS = 1500
 IN_FULL = "the CSV report (--format csv) has all"
 FEWEST = 20
 """A cluster's box plot has at least this many of its clients, if there are as many."""
+MANY = 12
+"""More clusters than this have narrower rows in a figure, which is then as wide as the page."""
+NARROW = 20
+"""Height in pixels of a narrow row: one line of text."""
 LONGEST = 40
 """Characters of a name in a figure; longer names are truncated."""
 MOST_CELLS = 5000
@@ -75,6 +79,11 @@ def how_many(shown: int, run: Run) -> str:
     """A sentence for the caption of a figure that shows only some of the clients; empty if it shows all."""
     n = len(run.names)
     return "" if shown == n else f" {shown:,} of {n:,} clients are shown; {IN_FULL}."
+
+
+def height_of_rows(n: int, height: int) -> int:
+    """The height in pixels of n rows, one for each cluster; rows are narrower if there are many."""
+    return n * (height if n <= MANY else min(height, NARROW))
 
 
 def line(x: list[int], y: list[float], tint: str) -> PlotlyTrace:
@@ -132,10 +141,19 @@ def level(y: float) -> dict[str, Any]:
             "line": {"color": "$ink", "width": 1.5, "dash": "dot"}}  # fmt: skip
 
 
-def flag(x: float, text: str) -> dict[str, Any]:
-    """A label at the top of a vertical line."""
-    return {"x": x, "yref": "paper", "y": 1, "text": text, "showarrow": False, "xanchor": "left", "xshift": 6,
-            "yanchor": "top", "bgcolor": "$veil"}  # fmt: skip
+def is_near(value: float, drawn: Sequence[float], *, spans: float) -> bool:
+    """Whether a line at this value fits beside what is drawn: at most so many times its span away.
+
+    A line farther off would squeeze the rest into a corner of the figure.
+    """
+    span = max(drawn) - min(drawn)
+    return min(drawn) - spans * span <= value <= max(drawn) + spans * span
+
+
+def flag(x: float, text: str, *, left: bool = False) -> dict[str, Any]:
+    """A label at the top of a vertical line, to its right or to its left."""
+    return {"x": x, "yref": "paper", "y": 1, "text": text, "showarrow": False, "xanchor": "right" if left else "left",
+            "xshift": -6 if left else 6, "yanchor": "top", "bgcolor": "$veil"}  # fmt: skip
 
 
 def label_at(x: float, y: float, text: str, tint: str) -> dict[str, Any]:

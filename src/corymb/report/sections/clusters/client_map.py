@@ -9,7 +9,7 @@ import numpy as np
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import Numbers, final_losses, positions
-from corymb.report.figures.drawing import SYMBOLS, cluster_name, colour, how_many, safe, thinned
+from corymb.report.figures.drawing import MANY, SYMBOLS, cluster_name, colour, how_many, safe, thinned
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -37,32 +37,40 @@ def client_map(runs: Sequence[Run]) -> Figure | None:
             }
         )
         names.append((cluster_name(label), points[mine]))
+    wide = len(names) > MANY
+    labels_shown = names_beside(names)
     plain = {"showticklabels": False, "zeroline": False, "ticks": "", "showgrid": False}
     two = losses.shape[1] == 2
     layout = {
-        "height": 360,
-        "annotations": names_beside(names),
+        "height": 480 if wide else 360,
+        "annotations": labels_shown,
         "xaxis": {**plain, "title": {"text": "log loss, model 0 against model 1" if two else "first component"}},
         "yaxis": {**plain, "title": {"text": "log of lowest loss" if two else "second component"}},
     }
     caption = "Each mark is a client. Clients are close together if the same models fit them well or badly."
+    if len(labels_shown) < len(names):
+        caption += " Clusters without a name have no room for it: point at a mark to see its client and cluster."
     caption += how_many(len(chosen), run)
-    return Figure("map", "Map of clients", caption, traces, layout)
+    return Figure("map", "Map of clients", caption, traces, layout, wide=wide)
+
+
+LABEL, BESIDE = np.array([0.25, 0.1]), 0.08
+"""The size of a label, and its distance from the points that it names, as shares of the figure's width and height."""
 
 
 def names_beside(groups: Sequence[tuple[str, Numbers]]) -> list[dict[str, Any]]:
-    """A label above each group of points, or below if the position above is taken."""
+    """A label above each group of points, or below if the position above is taken; none if both are."""
     span = np.ptp(np.concatenate([points for _, points in groups]), axis=0) + 1e-12
     taken: list[Numbers] = []
     found = []
     for name, points in groups:
-        above = np.array([np.median(points[:, 0]), points[:, 1].max()])
-        free = all((np.abs(above - other) / span > (0.25, 0.08)).any() for other in taken)
-        taken.append(above)
-        y = above[1] if free else points[:, 1].min()
-        found.append(
-            {"x": float(above[0]), "y": float(y), "text": name, "showarrow": False, "yshift": 17 if free else -17}
-        )
+        middle = float(np.median(points[:, 0]))
+        for y, side in ((float(points[:, 1].max()), 1), (float(points[:, 1].min()), -1)):
+            centre = np.array([middle, y]) / span + (0, side * BESIDE)
+            if all((np.abs(centre - other) > LABEL).any() for other in taken):
+                taken.append(centre)
+                found.append({"x": middle, "y": y, "text": name, "showarrow": False, "yshift": 17 * side})
+                break
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import final_losses
-from corymb.report.figures.drawing import TIMES, cluster_name, how_many, safe, thinned
+from corymb.report.figures.drawing import MANY, TIMES, cluster_name, height_of_rows, how_many, safe, thinned
 from corymb.runs.history import readable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def heat_map(runs: Sequence[Run]) -> Figure | None:
                      "thickness": 10, "outlinewidth": 0, "len": 1.0},
     }  # fmt: skip
     layout = {
-        "height": max(360, 100 + 30 * losses.shape[1]),
+        "height": max(360, 100 + height_of_rows(losses.shape[1], 30)),
         "xaxis": {"showticklabels": False, "showgrid": False, "ticks": "", "title": {"text": "clients, by cluster"}},
         "yaxis": {"autorange": "reversed", "showgrid": False},
         "shapes": _borders([int(labels[place]) for place in chosen]),
@@ -53,7 +53,9 @@ def heat_map(runs: Sequence[Run]) -> Figure | None:
         "Strong colour: the model that fits a client best. A well-separated cluster is one strong block in a pale row."
     )
     caption += how_many(len(chosen), run)
-    return Figure("losses", "Loss of every model at every client", caption, [trace], layout)
+    return Figure(
+        "losses", "Loss of every model at every client", caption, [trace], layout, wide=losses.shape[1] > MANY
+    )
 
 
 def _borders(labels: Sequence[int]) -> list[dict[str, Any]]:

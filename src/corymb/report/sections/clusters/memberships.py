@@ -42,7 +42,7 @@ def memberships(runs: Sequence[Run]) -> Figure | None:
         "bargap": 0.08 if len(chosen) <= 60 else 0,
         "showlegend": True,
         "xaxis": {"showticklabels": False, "showgrid": False, "ticks": "", "title": {"text": "clients"}},
-        "yaxis": {"range": [0, 1], "tickformat": ".0%"},
+        "yaxis": {"title": {"text": "share"}, "range": [0, 1], "tickformat": ".0%"},
     }
     caption = _caption(shares) + how_many(len(chosen), run)
     return Figure("memberships", "Cluster memberships", caption, traces, layout, wide=True)

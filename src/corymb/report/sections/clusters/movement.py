@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from corymb.report.content import Figure, PlotlyTrace, Section
 from corymb.report.facts import kept_rounds, moments
 from corymb.report.figures.drawing import cluster_name, colour
-from corymb.report.figures.river import BAR, Stream, river
+from corymb.report.figures.river import BAR, Bar, Stream, river
 from corymb.runs.history import counted
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
 
-LETTER = 7.5
-"""Approximate width of a letter, in pixels."""
+LETTER, LINE = 7.5, 16
+"""Approximate width of a letter and height of a line of text, in pixels."""
 
 
 def movement(runs: Sequence[Run]) -> Figure | None:
@@ -45,8 +45,9 @@ def movement(runs: Sequence[Run]) -> Figure | None:
     last = len(drawn.rounds) - 1
     ends = [(bar, f"{cluster_name(bar.label)}, {bar.clients:,}") for bar in drawn.bars if bar.column == last]
     bottom = max(bar.top + bar.height for bar in drawn.bars)
+    height = max(380, 80 + LINE * len(ends))
     layout = {
-        "height": 380,
+        "height": height,
         "shapes": [
             {"type": "rect", "x0": bar.column - BAR, "x1": bar.column + BAR, "y0": bar.top, "y1": bar.top + bar.height,
              "fillcolor": colour(bar.label), "line": {"width": 0}}
@@ -55,7 +56,7 @@ def movement(runs: Sequence[Run]) -> Figure | None:
         "annotations": [
             {"x": last + 2 * BAR, "y": bar.top + bar.height / 2, "xanchor": "left", "showarrow": False,
              "text": text}
-            for bar, text in ends
+            for bar, text in _with_room(ends, LINE * bottom / (height - 80))
         ],
         "xaxis": {"tickvals": list(range(last + 1)), "ticktext": [str(t) for t in drawn.rounds],
                   "title": {"text": "round"}, "showgrid": False, "range": [-0.1, last + 0.1]},
@@ -63,6 +64,15 @@ def movement(runs: Sequence[Run]) -> Figure | None:
         "margin": {"l": 14, "r": 20 + LETTER * max(len(text) for _, text in ends)},
     }  # fmt: skip
     return Figure("movement", "How clients moved", _moves_caption(run), [*traces, handles], layout, wide=True)
+
+
+def _with_room(ends: Sequence[tuple[Bar, str]], line: float) -> list[tuple[Bar, str]]:
+    """The labels from top to bottom, without those that would cover the one before: bars can be thinner than text."""
+    shown: list[tuple[Bar, str]] = []
+    for bar, text in ends:
+        if not shown or bar.top + bar.height / 2 - (shown[-1][0].top + shown[-1][0].height / 2) >= line:
+            shown.append((bar, text))
+    return shown
 
 
 def _streams(label: int, streams: Sequence[Stream]) -> PlotlyTrace:

@@ -25,7 +25,8 @@ def saving_text(run: Run) -> str:
         return "This algorithm does not send all models to every client, so there is nothing to save."
     sent, everything = readable_bytes(saved.sent), readable_bytes(saved.everything)
     if saved.share <= 0.005:
-        advice = " With the `saving` setting, settled clients receive only their own model." if saved.possible else ""
+        how = "--saving.stable_rounds 3 (in Python saving=Saving())"
+        advice = f" With {how}, settled clients receive only their own model." if saved.possible else ""
         return f"Every selected client received all models in every round: {sent}.{advice}"
     return f"Clients received {sent}, {saved.share:.0%} less than the {everything} of all models in every round."
 

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 
 from corymb.lazy import is_place
 from corymb.report.content import Code, Section
-from corymb.report.words import flat
+from corymb.report.words import title_of
+from corymb.runs.remote.engine import FEDERATION
+from corymb.runs.settings import has_name
+from corymb.settings import run_command
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
+
+
+SAVED = "data.safetensors"
+"""The file for data that exist only in Python."""
 
 
 def show_commands(runs: Sequence[Run]) -> Code:
@@ -23,29 +30,50 @@ def show_commands(runs: Sequence[Run]) -> Code:
 def commands(runs: Sequence[Run]) -> list[str]:
     """The commands that reproduce these runs and, if all were saved, this report."""
     kept = [run.folder for run in runs]
-    again = [
-        run_again(run, folder) if folder is not None else _in_full(run) for run, folder in zip(runs, kept, strict=True)
-    ]
+    again = [line for run, folder in zip(runs, kept, strict=True) for line in _again(run, folder)]
     folders = [shlex.quote(str(folder)) for folder in kept if folder is not None]
     return [*again, f"corymb report {' '.join(folders)}"] if len(folders) == len(runs) else again
 
 
-def run_again(run: Run, folder: Path) -> str:
-    """The command that reproduces a saved run; user-defined algorithms and models are named on the command line."""
-    data, algorithm = str(run.config["data"]), str(run.config["algorithm"])
-    named = f"{shlex.quote(data)} {algorithm} " if is_place(algorithm) else ""
+def can_be_named(data: str) -> bool:
+    """Whether a command can name the data: files, built-in data, or the nodes of a federation."""
+    return data == FEDERATION or has_name(data)
+
+
+def is_composed(run: Run) -> bool:
+    """Whether the algorithm was put together from the library's parts, such as `Restarts`: only Python can do that."""
+    return str(run.config["algorithm"]).startswith("corymb.")
+
+
+def _again(run: Run, folder: Path | None) -> list[str]:
+    """The command that reproduces a run; if one is not enough, a comment before it says what to do in Python first."""
+    data = str(run.config["data"])
+    if is_composed(run):
+        return [f"# {title_of(run)} was put together in Python: run the same script again, with seed={run.seed}."]
+    if can_be_named(data):
+        return [_in_full(run, data) if folder is None else run_again(run, folder)]
+    first = f"# The data ({data}) came from Python. Save them there, with data.save({SAVED!r}), then:"
+    if folder is None:
+        return [first, _in_full(run, SAVED)]
+    return [first, run_again(run, folder, SAVED)]
+
+
+def run_again(run: Run, folder: Path, data: str | None = None) -> str:
+    """The command that reproduces a saved run; user-defined algorithms and models are named on the command line.
+
+    `data` names the data where the run's own name for them does not.
+    """
+    algorithm = str(run.config["algorithm"])
+    stated = data is not None or is_place(algorithm)
+    named = f"{shlex.quote(data or str(run.config['data']))} {algorithm} " if stated else ""
     model = f" --model {run.config['model']}" if is_place(str(run.config["model"])) else ""
     return f"corymb run {named}--config {shlex.quote(str(folder / 'config.toml'))}{model}"
 
 
-def _in_full(run: Run) -> str:
+def _in_full(run: Run, data: str) -> str:
     """The command that reproduces an unsaved run, with every setting as an option."""
-    left_out = ("record", "data", "algorithm", "groups")
-    settings = flat({name: value for name, value in run.config.items() if name not in left_out})
-    options = " ".join(
-        f"--{name} {shlex.quote(value)}" for name, value in settings.items() if value not in ("", "()", "[]")
-    )
-    return f"corymb run {shlex.quote(str(run.config['data']))} {run.config['algorithm']} {options}"
+    given = {name: value for name, value in run.config.items() if name not in ("record", "data", "algorithm", "groups")}
+    return run_command(str(run.config["algorithm"]), data, given)
 
 
 SECTION = Section(order=10, show=show_commands)

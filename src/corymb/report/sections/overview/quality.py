@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corymb.report.content import Figure, PlotlyTrace, Section
-from corymb.report.figures.drawing import NO_CLUSTER, flag, safe, upright
-from corymb.report.scores import Score, score_of, trivial_of
+from corymb.report.figures.drawing import NO_CLUSTER, flag, is_near, safe, upright
+from corymb.report.scores import Score, score_of, trivial_caption, trivial_of
 from corymb.report.words import titles_of
 
 if TYPE_CHECKING:
@@ -41,17 +41,24 @@ def quality(runs: Sequence[Run]) -> Figure | None:
         _ends(score, names, worst, colours, "circle-open", "worst tenth", "bottom center"),
         _ends(score, names, mean, colours, "circle", "mean", "top center"),
     ]
-    trivial = [value for value in [trivial_of(runs[0], score)] if value is not None]
+    drawn, trivial = [*worst, *mean], trivial_of(runs[0], score)
+    near = trivial is not None and (score.percent or is_near(trivial, drawn, spans=3))
+    around = _around([*drawn, *([trivial] if near and trivial is not None else [])], score)
     layout = {
-        "height": 120 + 58 * len(names),
-        "xaxis": {"tickformat": ".0%" if score.percent else "", "range": _around([*worst, *mean, *trivial], score)},
+        "height": 144 + 58 * len(names),
+        "xaxis": {
+            "title": {"text": f"test {score.words}"},
+            "tickformat": ".0%" if score.percent else "",
+            "range": around,
+        },
         "yaxis": {"type": "category", "range": [len(names) - 0.4, -0.6], "showgrid": False},
         "margin": {"l": 118, "r": 30},
-        "shapes": [upright(value) for value in trivial],
-        "annotations": [flag(value, "trivial baseline") for value in trivial],
     }
-    dotted = f" Dotted: {score.trivial}." if trivial else ""
-    caption = f"Filled: mean test {score.words} over clients. Open: mean over the worst tenth of them.{dotted}"
+    if near and trivial is not None:
+        layout["shapes"] = [upright(trivial)]
+        layout["annotations"] = [flag(trivial, "trivial baseline", left=trivial > sum(around) / 2)]
+    beside = trivial_caption(trivial, score, near=near)
+    caption = f"Filled: mean test {score.words} over clients. Open: mean over the worst tenth of them.{beside}"
     title = "Quality compared" if len(shown) > 1 else "Quality"
     return Figure("quality", title, caption, [*spans, *ends], layout)
 

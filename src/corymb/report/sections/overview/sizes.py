@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import of_examples
-from corymb.report.figures.drawing import cluster_name, colour
+from corymb.report.figures.drawing import MANY, cluster_name, colour, height_of_rows
+from corymb.report.words import seeks_clusters
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
 
 
 def sizes(runs: Sequence[Run]) -> Figure | None:
-    """A bar for each cluster: its number of clients, or of examples if those are clustered."""
+    """A bar for each cluster: its number of clients, or of examples if those are clustered; None without clusters."""
     run = runs[0]
     counted, what = run.sizes, "examples" if of_examples(run) else "clients"
-    if run.clusters < 1:
+    if run.clusters < 1 or not seeks_clusters(run):
         return None
     labels = list(counted)
     bars = {
@@ -29,7 +30,7 @@ def sizes(runs: Sequence[Run]) -> Figure | None:
         "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": [colour(label) for label in labels]},
-        "hovertemplate": f"%{{y}}: %{{x}} {what}<extra></extra>",
+        "hovertemplate": f"%{{y}}: %{{x:,}} {what}<extra></extra>",
     }
     total = sum(counted.values())
     shares = sorted(size / total for label, size in counted.items() if label >= 0)
@@ -40,13 +41,13 @@ def sizes(runs: Sequence[Run]) -> Figure | None:
     elif shares[0] == shares[-1]:
         caption = f"All clusters have the same size, {shares[0]:.0%} of the {what}."
     layout = {
-        "height": 90 + 38 * len(labels),
+        "height": 90 + height_of_rows(len(labels), 38),
         "bargap": 0.35,
         "xaxis": {"visible": False, "fixedrange": True},
         "yaxis": {"autorange": "reversed", "showgrid": False},
         "margin": {"l": 84, "r": 56},
     }
-    return Figure("sizes", f"{what.capitalize()} in each cluster", caption, [bars], layout)
+    return Figure("sizes", f"{what.capitalize()} in each cluster", caption, [bars], layout, wide=len(labels) > MANY)
 
 
 SECTION = Section(order=10, show=sizes)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import final_losses, of_examples
-from corymb.report.figures.drawing import boxes, clients_in, how_many
+from corymb.report.figures.drawing import MANY, boxes, clients_in, height_of_rows, how_many
 from corymb.report.scores import score_of, scores_of, served_worse
+from corymb.report.words import seeks_clusters
 from corymb.runs.history import counted
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def by_cluster(runs: Sequence[Run]) -> Figure | None:
         return None
     traces = boxes(run, values, percent)
     layout = {
-        "height": 110 + 52 * len(traces),
+        "height": 110 + height_of_rows(len(traces), 52),
         "xaxis": {"title": {"text": what}, "tickformat": ".0%" if percent else ""},
         "yaxis": {"autorange": "reversed", "showgrid": False},
         "margin": {"l": 84, "r": 20},
@@ -38,7 +39,8 @@ def by_cluster(runs: Sequence[Run]) -> Figure | None:
     if score is not None and (worse := served_worse(run, score)):
         caption += f" {counted(worse, 'client')} {'does' if worse == 1 else 'do'} no better than {score.trivial}."
     caption += how_many(clients_in(traces), run)
-    return Figure("by-cluster", f"{what[0].upper()}{what[1:]} by cluster", caption, traces, layout)
+    title = f"{what[0].upper()}{what[1:]} {'by cluster' if seeks_clusters(run) else 'of each client'}"
+    return Figure("by-cluster", title, caption, traces, layout, wide=len(traces) > MANY)
 
 
 SECTION = Section(order=10, show=by_cluster)

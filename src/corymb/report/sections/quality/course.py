@@ -9,8 +9,8 @@ import numpy as np
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import kept_rounds
-from corymb.report.figures.drawing import NO_CLUSTER, label_at, level, line
-from corymb.report.scores import score_of, trivial_of
+from corymb.report.figures.drawing import NO_CLUSTER, is_near, label_at, level, line
+from corymb.report.scores import score_of, trivial_caption, trivial_of
 from corymb.runs.history import counted
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ def course(runs: Sequence[Run]) -> Figure | None:
         annotations.append({**label_at(*known[-1], words, tint), "yshift": 12 if name == "test" else -14})
     axis = {"title": {"text": f"test {score.words}"}, "tickformat": ".0%" if score.percent else ""}
     trivial, drawn = trivial_of(run, score), [value for trace in traces for value in trace["y"]]
-    span = max(drawn) - min(drawn)
-    near = trivial is not None and min(drawn) - span <= trivial <= max(drawn) + span  # a far line flattens the curves
+    near = trivial is not None and is_near(trivial, drawn, spans=1)
     layout = {
         "height": 320,
         "xaxis": {"title": {"text": "round"}},
@@ -42,9 +41,8 @@ def course(runs: Sequence[Run]) -> Figure | None:
         "annotations": annotations,
         "shapes": [level(trivial)] if trivial is not None and near else [],
     }
-    where = f" Dotted: {score.trivial}." if near else f" Off the scale: {score.trivial}, {score.text(trivial)}."
-    dotted = "" if trivial is None else where
-    caption = f"Evaluated in {counted(len(rows), 'round')}. A flat end means that more rounds would add little.{dotted}"
+    beside = trivial_caption(trivial, score, near=near)
+    caption = f"Evaluated in {counted(len(rows), 'round')}. A flat end means that more rounds would add little.{beside}"
     return Figure("course", f"Test {score.words} by round", caption, traces, layout)
 
 

@@ -52,7 +52,7 @@ def _moved(run: Run) -> Figure | None:
     layout = {
         "height": 340,
         "xaxis": {"title": {"text": "round"}},
-        "yaxis": {"tickformat": ".1%", "rangemode": "tozero"},
+        "yaxis": {"title": {"text": "share of examples"}, "tickformat": ".0%", "rangemode": "tozero"},
     }
     caption = "The share of all examples that changed cluster when clients relabelled them: 0 once a run has settled."
     return Figure("stability", "Examples that changed cluster, by round", caption, [drawn], layout)
