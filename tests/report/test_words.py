@@ -10,8 +10,8 @@ from corymb.local import Descent
 from corymb.report.facts import kept_rounds
 from corymb.report.html import key_numbers, write_report
 from corymb.report.scores import Score
-from corymb.report.sections.overview.sizes import sizes
 from corymb.report.sections.overview.side_by_side import side_by_side
+from corymb.report.sections.overview.sizes import sizes
 from corymb.report.words import ari_of, evidence_of, left_out, not_scored, titles_of, verdict, warnings_of
 from corymb.runs.fit import fit
 from tests.report.reported import HARMFUL, noted, runs
