@@ -94,7 +94,7 @@ class Network:
                 module = self.model()
                 if not isinstance(module, nn.Module):
                     raise InvalidInput(
-                        f"The model factory returned a {type(module).__name__}, wanted a torch.nn.Module."
+                        f"The model factory returned {type(module).__name__}, wanted a torch.nn.Module."
                     )
                 return module
             module = copy.deepcopy(self.model)
