@@ -93,9 +93,7 @@ class Network:
             if not isinstance(self.model, nn.Module):
                 module = self.model()
                 if not isinstance(module, nn.Module):
-                    raise InvalidInput(
-                        f"The model factory returned {type(module).__name__}, wanted a torch.nn.Module."
-                    )
+                    raise InvalidInput(f"The model factory returned {type(module).__name__}, wanted a torch.nn.Module.")
                 return module
             module = copy.deepcopy(self.model)
             for layer in module.modules():
