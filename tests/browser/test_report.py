@@ -183,3 +183,17 @@ def test_soft_memberships_are_drawn(chromium, tmp_path):
     open_tab(chromium, "clusters")
     bars = chromium.find_elements("css selector", "#plot-memberships .bars .point")
     assert len(bars) == 2 * len(soft_run().names)
+
+
+def test_on_paper_all_tabs_are_open_with_titles_and_figures_fit(browser):
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    until(browser, "[...document.querySelectorAll('.plot')].every((plot) => plot.dataset.drawn)")
+    until(browser, "[...document.querySelectorAll('.plot .main-svg')].every((one) => one.clientWidth <= 660)")
+    titles = browser.execute_script(
+        "return [...document.querySelectorAll('h2')].filter((one) => one.getBoundingClientRect().left >= 0).length"
+    )
+    assert titles == len(tabs())
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert [panel.is_displayed() for panel in browser.find_elements("css selector", "section")].count(True) == 1

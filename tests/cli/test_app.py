@@ -392,3 +392,37 @@ def test_a_closed_pipe_is_not_an_error(buffered, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdout", closed)
         assert main(["export", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--k 4 --repair false", "'false' belongs to no option. A switch takes no value: --guard turns it on"),
+        ("--k 4 more words", "'more', 'words' belong to no option."),
+        ("--k 4 --lr 0.1", "Unknown option: --lr. Did you mean --local.lr or --alone.lr or "),
+        ("--k 4 --clip=3", "Invalid"),
+        ("--k 4 --step=3", "Unknown option: --step. Did you mean"),
+    ],
+)
+def test_what_belongs_to_no_option_is_said_with_what_was_meant(words, said, capsys):
+    assert main(["run", "digits", "ifca", *words.split(), "--rounds", "0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line or said == "Invalid"
+
+
+def test_help_that_is_not_read_to_its_end_is_no_error():
+    command = [sys.executable, "-m", "corymb", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("package", ["httpx", "flwr"])
+def test_without_flower_a_federation_says_what_to_install(package, capsys, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("corymb.engines.flower.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    line = "run federation ifca --k 2 --engine flower --address 127.0.0.1:9"
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err == "corymb: Flower is not installed: pip install 'corymb[flower]'.\n"

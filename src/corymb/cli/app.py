@@ -260,6 +260,10 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], object] = la
         )
         sys.stdout.flush()  # a write error is raised here, where it can be explained
         return int(code or Exit.OK)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # rich ends the process if the reader of stdout has gone
+            return Exit.OK
+        raise
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
@@ -355,7 +359,7 @@ def explain(error: BaseException) -> tuple[Exit, str]:
 
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED, error_text(error) or "Stopped before the first round was complete; there is no result."
-    text = _missing(error) or error_text(error).strip()
+    text = _missing(error) or _left_over(error) or _with_nested(error) or error_text(error).strip()
     line = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (InvalidInput, CycloptsError)):
         return Exit.BAD_INPUT, line
@@ -380,6 +384,31 @@ def _missing(error: BaseException) -> str:
     such = "" if command is None else f", as in {command.examples[0]}"
     name = error.argument.name.removeprefix("--").upper()
     return f"corymb {' '.join(words)} needs {name}{such}. More: corymb {' '.join(words)} --help."
+
+
+def _left_over(error: BaseException) -> str:
+    """The message for words that belong to nothing, such as the value of a switch; empty for any other error."""
+    from cyclopts import UnusedCliTokensError
+
+    if not isinstance(error, UnusedCliTokensError) or not error.unused_tokens:
+        return ""
+    words = error.unused_tokens
+    line = f"{', '.join(map(repr, words))} {'belongs' if len(words) == 1 else 'belong'} to no option."
+    if {word.lower() for word in words} & {"true", "false", "yes", "no", "on", "off"}:
+        line += " A switch takes no value: --guard turns it on, --no-guard turns it off."
+    return line
+
+
+def _with_nested(error: BaseException) -> str:
+    """The message for the name of a nested option without what is before it; empty for any other error."""
+    from cyclopts import UnknownOptionError
+
+    if not isinstance(error, UnknownOptionError):
+        return ""
+    name = (error.token.keyword or error.token.value).removeprefix("--").partition("=")[0]
+    known = (own for argument in error.argument_collection for own in argument.names if own.endswith(f".{name}"))
+    names = sorted(known, key=lambda own: own.count("."))
+    return f"Unknown option: --{name}. Did you mean {' or '.join(names[:3])}?" if names else ""
 
 
 def _hint(line: str) -> str:

@@ -101,9 +101,7 @@ class Network:
             if not isinstance(self.model, nn.Module):
                 module = self.model()
                 if not isinstance(module, nn.Module):
-                    raise InvalidInput(
-                        f"The model factory returned a {type(module).__name__}, wanted a torch.nn.Module."
-                    )
+                    raise InvalidInput(f"The model factory returned {type(module).__name__}, wanted a torch.nn.Module.")
                 return module
             module = copied(self.model)
             for layer in module.modules():

@@ -103,8 +103,13 @@
     link.click();
     URL.revokeObjectURL(link.href);
   }));
-  addEventListener("beforeprint", () => panels.forEach((panel) => { panel.hidden = false; draw(panel); }));
-  addEventListener("afterprint", () => select(current()));
+  // On paper all tabs are open, and figures are as wide as a page: drawn for the screen, their right ends would be cut.
+  const fit = (panel) => panel.querySelectorAll(".plot").forEach((place) => Plotly.Plots.resize(place));
+  addEventListener("beforeprint", () => {
+    root.classList.add("printing");
+    panels.forEach((panel) => { panel.hidden = false; draw(panel); fit(panel); });
+  });
+  addEventListener("afterprint", () => { root.classList.remove("printing"); select(current()); });
 
   const named = panels.findIndex((panel) => `#${panel.id}` === location.hash);
   recolour();

@@ -59,7 +59,7 @@ def federation(
     try:
         from corymb.engines.flower.driver import connect
     except ModuleNotFoundError as error:
-        if error.name != "flwr":
+        if (error.name or "corymb").startswith("corymb"):  # else Flower, or what it brings: httpx, cryptography
             raise
         raise InvalidInput("Flower is not installed: pip install 'corymb[flower]'.") from None
     files = {name: None if (at := getattr(settings, name)) is None else Path(at) for name in ("ca", "secret")}
