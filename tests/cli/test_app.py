@@ -119,6 +119,16 @@ def test_a_kept_run_can_be_loaded_and_run_again(here, capsys):
         assert again[part] == first[part]
 
 
+def test_settings_of_a_run_on_other_data_of_the_same_name_are_said_to_be(here, capsys):
+    corymb.fit(corymb.FedAvg(rounds=1), corymb.datasets.digits(clients=8)).save("runs/few")
+    said = "runs/few/config.toml was written by a run on other data than 'digits' is here"
+    for line, other in (("", True), ("--seed 1", False), ("digits", False)):
+        assert main(f"run {line} --config runs/few/config.toml --out runs/again{len(line)} -q".split()) == 0
+        assert (said in capsys.readouterr().err) == other
+    assert main(["run", "--config", "runs/again0/config.toml", "-q"]) == 0
+    assert "other data" not in capsys.readouterr().err
+
+
 def test_one_table_with_a_column_of_clients(here, capsys):
     x, y, client = small.prices(clients=4)
     rows = [f"town-{c},{a},{d},{p}" for c, (a, d), p in zip(client, x, y, strict=True)]

@@ -18,6 +18,8 @@ from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.plan import other_stages
 from corymb.runs.progress import RoundLine
+from corymb.runs.run import Run
+from corymb.runs.settings import DataOptions, names
 
 
 def perform(given_values: Mapping[str, Any], output: Output) -> int:
@@ -49,7 +51,20 @@ def perform(given_values: Mapping[str, Any], output: Output) -> int:
     finally:
         with suppress(OSError):  # removes the folder only if it is empty: the run never started
             folder.rmdir()
+    if _on_other_data(values, given_values, run):
+        print(
+            f"corymb: {output.config} was written by a run on other data than {run.config['data']!r} is here. Data made "
+            "in Python are not in it: save them (data.save('data.safetensors')) and give that file.",
+            file=sys.stderr,
+        )
     return print_result(run, as_json=output.json)
+
+
+def _on_other_data(values: Mapping[str, Any], given: Mapping[str, Any], run: Run) -> bool:
+    """Whether a run by the settings of another had other data, although nobody asked for others."""
+    recorded = values.get("record", {}).get("data")
+    others = {"data", "seed", *names(DataOptions)} & given.keys()
+    return recorded is not None and not others and run.config["record"]["data"] != recorded
 
 
 def _run_seeds(values: Mapping[str, Any], output: Output) -> int:
