@@ -163,6 +163,16 @@ def test_json_deeper_than_the_stack_is_refused():
         unpack(len(header).to_bytes(8, "little") + header)
 
 
+def test_tensors_are_packed_without_a_copy_unless_they_share_memory(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(wire, "save", lambda tensors, metadata: seen.update(tensors) or save(tensors, metadata))
+    large = torch.arange(6.0)
+    tree = {"a": large, "b": large[2:], "c": torch.ones(2, 3).T, "d": torch.ones(1).expand(4)}
+    assert same(unpack(pack(tree)), tree)
+    assert seen["0"].data_ptr() == large.data_ptr()
+    assert len({tensor.untyped_storage().data_ptr() for tensor in seen.values()}) == 4
+
+
 def test_a_lying_length_costs_no_memory():
     tracemalloc.start()
     for length in (2**63, 2**40, 10**8):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from corymb import datasets
-from corymb.algorithms.cfl import CFL, bipartition
+from corymb.algorithms import cfl
+from corymb.algorithms.cfl import CFL, bipartition, cosines
 from corymb.clustering.grouping import complete_linkage
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
@@ -180,6 +181,18 @@ def test_the_clusters_of_inverted_digits_are_found():
 
 
 # ---- the paper's bipartition
+
+
+@pytest.mark.parametrize("block", [1, 40, 2**22])
+def test_similarities_are_added_up_in_blocks_of_coordinates(block, monkeypatch):
+    monkeypatch.setattr(cfl, "BLOCK", block)
+    updates = {"a": torch.rand(7, 3, 4), "b": torch.rand(7), "c": torch.rand(7, 9)}
+    updates["a"][2], updates["b"][2], updates["c"][2] = 0, 0, 0  # a client that does not move
+    which = torch.tensor([True, False, True, True, True, False, True])
+    rows = torch.cat([value[which].reshape(5, -1) for value in updates.values()], 1).double()
+    found = cosines(updates, which)
+    assert torch.allclose(found, torch.nn.functional.cosine_similarity(rows[:, None], rows, dim=2), atol=1e-12)
+    assert found[1].abs().max() == 0
 
 
 def directions(n: int, seed: int, d: int = 3) -> Tensor:

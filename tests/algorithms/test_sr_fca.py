@@ -14,6 +14,7 @@ from corymb.algorithms import FedAvg
 from corymb.algorithms.parts.merging import merge
 from corymb.algorithms.parts.own_models import publish_own, serve_refined
 from corymb.algorithms.sr_fca import SRFCA
+from corymb.clustering import distances
 from corymb.clustering.distances import CrossLosses, Norms, cross_losses, measure_named, pairwise_norms
 from corymb.clustering.thresholds import threshold_groups
 from corymb.core.driver import drive
@@ -91,6 +92,22 @@ def test_a_client_alone_in_its_cluster_is_as_far_as_its_own_loss():
     known, fit = torch.tensor([[0.5, 3.0], [4.0, 0.7]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     got = CrossLosses().to_clusters(known, fit, torch.tensor([0, 1]))
     assert got.tolist() == [[(1 + 0.5) / 2, (2 + 4) / 2], [(3 + 3) / 2, pytest.approx((4 + 0.7) / 2)]]
+
+
+def test_losses_of_all_pairs_are_kept_in_the_precision_of_the_clients():
+    data = tiny.regression(SIZES, TRUTH)
+    fed = Federation(VectorisedEngine(LinearRegression(3), data))
+    _, at = itertools.islice(drive(replace(QUICK, distance="losses", threshold="gap"), fed), 2)
+    assert at.carry["known"].dtype == torch.float32
+    known = cross_losses(fed.clients, fed.clients.map(publish_own).value).value
+    assert torch.equal(CrossLosses().between_clients(known), (known.double() + known.double().T) / 2)
+
+
+def test_losses_of_clusters_are_added_up_in_blocks(monkeypatch):
+    known, fit, labels = torch.rand(9, 9), torch.rand(9, 3).double(), torch.arange(9) % 3
+    whole = CrossLosses().to_clusters(known, fit, labels)
+    monkeypatch.setattr(distances, "BLOCK", 18)  # two clients at once
+    assert torch.allclose(CrossLosses().to_clusters(known, fit, labels), whole, rtol=1e-14)
 
 
 @every_engine

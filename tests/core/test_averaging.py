@@ -3,8 +3,10 @@ from functools import cache
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from corymb.algorithms import CFL, IFCA, SRFCA, UIFCA, FedAvg, FedProx, FedSoft, FedX
+from corymb.core import reductions
 from corymb.core.averaging import Reduction
 from corymb.core.client import Share
 from corymb.core.driver import drive
@@ -16,6 +18,7 @@ from corymb.robust import group_trimmed_mean
 from corymb.settings import InvalidInput
 from corymb.testing.cases import CASES
 from corymb.testing.engines import ENGINES
+from corymb.trees import leaves
 from tests.tiny import farthest
 
 AGGREGATES = ["trimmed", "median", "geometric-median", "krum", "multi-krum", "centred-clipping"]
@@ -51,6 +54,37 @@ def test_updates_are_reduced_inside_each_cluster(aggregate):
         start = torch.cat([MODELS["a"][j], MODELS["b"][j, None]])
         want = start + by_hand(aggregate, rows - start)
         assert torch.allclose(torch.cat([mean["a"][j], mean["b"][j, None]]), want, atol=1e-12)
+
+
+class Copies(TorchDispatchMode):
+    """Counts the tensors of at least so many bytes that operations make."""
+
+    def __init__(self, least):
+        super().__init__()
+        self.least, self.made = least, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        known = {leaf.untyped_storage().data_ptr() for leaf in leaves(args) + leaves(kwargs or {})}
+        out = func(*args, **(kwargs or {}))
+        new = [leaf for leaf in leaves(out) if leaf.untyped_storage().data_ptr() not in known]
+        self.made += sum(leaf.untyped_storage().nbytes() >= self.least for leaf in new)
+        return out
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_a_reduction_copies_the_rows_once(monkeypatch, aggregate, clip):
+    monkeypatch.setattr(reductions, "BLOCK", 4096)
+    start = {name: torch.zeros(1, 1000) for name in "abcd"}
+    rows = Share({name: normal(fold(root(4), name), (64, 1000)) for name in start}, torch.ones(64, 1))
+    with Copies(64 * 4000 * 4 * 3 // 4) as copies:
+        Reduction(aggregate, clip).sums(rows, Near(start)).mean(start)
+    assert copies.made <= 1 + (aggregate == "multi-krum")  # the updates, and those that Multi-Krum keeps
+
+
+def test_krum_finds_the_nearest_among_rows_that_have_much_in_common():
+    rows = 1e4 + normal(root(5), (12, 50), torch.float32)
+    assert torch.equal(krum(rows, 3), krum(rows.double(), 3).float())
 
 
 def test_a_clip_longer_than_all_updates_gives_the_plain_sum():

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,22 @@ FAST = corymb.IFCA(k=2, rounds=3, local=Descent(lr=0.3, steps=5))
 @pytest.fixture(scope="module")
 def run():
     return fit(FAST, small.arrays())
+
+
+class Unsearched(tuple):
+    """Names of clients in which nothing is searched one by one."""
+
+    def __contains__(self, name):
+        raise AssertionError("a search through all clients")
+
+    index = __contains__
+
+
+def test_predictions_for_all_clients_do_not_search_for_each(run):
+    many = replace(run, names=Unsearched(run.names))
+    x = torch.zeros(1, *run.schema.features).numpy()
+    assert [many.predict(x, client=name)[0] for name in run.names] == [run.predict(x, client=n)[0] for n in run.names]
+    assert many._position(1) == 1
 
 
 @pytest.fixture(scope="module")

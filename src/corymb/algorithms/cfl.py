@@ -46,6 +46,8 @@ from corymb.trees import Params, add, concat, count, leaves, map_tensors, take
 log = logging.getLogger(__name__)
 WAIT = 10
 """Rounds until a cluster that was not split is tried again."""
+BLOCK = 2**22
+"""Entries of all clients' updates in a block of coordinates."""
 TIE = 1e-12
 """Similarities that differ by less are equal up to rounding."""
 
@@ -195,14 +197,12 @@ class CFL:
                 raise
             log.warning("clusters %s are not split: %s", due, problem)
             return at
-        rows = torch.cat([leaf.flatten(1) for leaf in leaves(updates.value)], dim=1).double().cpu()
-        directions = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
         labels, models, split = at.labels.clone(), at.models, []
         pairs: list[Pair] = []
         for c in due:
             member = updates.clients.pick(at.labels) == c
             clients = updates.clients[member]  # translates rows of the similarity matrix to clients
-            cut = bipartition(directions[member] @ directions[member].T, clients.pick(fed.name_hashes))
+            cut = bipartition(cosines(updates.value, member), clients.pick(fed.name_hashes))
             if cut is None or math.sqrt(max(0.0, 1 - cut.across) / 2) <= self.gamma_max:
                 continue
             rest = cut.second.double().mean() > 0.5
@@ -217,6 +217,21 @@ class CFL:
         trials = Trials(pairs=tuple(pairs), mergers=take(models, torch.tensor(split)))
         halves = torch.tensor([cluster for pair in pairs for cluster in (pair.a, pair.b)])
         return replace(at, stage="trial", carry={**trials.to_carry(), "halves": halves})
+
+
+def cosines(updates: Params, which: Tensor) -> Tensor:
+    """The cosine similarities between some of the updates, in double precision but block by block of coordinates: n n.
+
+    A copy of all updates in double precision would take twice the memory of the updates themselves.
+    """
+    places = which.nonzero().flatten()
+    products = torch.zeros(len(places), len(places), dtype=torch.float64)
+    for leaf in leaves(updates):
+        for block in leaf.reshape(len(leaf), -1).split(max(1, BLOCK // len(leaf)), dim=1):
+            rows = block[places.to(block.device)].double().cpu()
+            products.addmm_(rows, rows.T)
+    length = products.diagonal().sqrt().clamp_min(torch.finfo(products.dtype).tiny)
+    return products / length[:, None] / length
 
 
 class Cut(NamedTuple):

@@ -8,6 +8,7 @@ memory holds n models instead of k.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal, Protocol, get_args
 
 import torch
@@ -50,22 +51,18 @@ class Reduction:
         """Stacked replies as sums whose mean is the reduction; a sum's weight is that of the replies that enter it."""
         if not isinstance(rows, (Share, Shares)):
             raise TypeError(f"replies are {type(rows).__name__}s: only Share and Shares can be averaged")
-        starts = {name: _started(rows, near, name) for name in near.models}
-        moved = {name: rows.value[name] - start for name, start in starts.items()}
-        if self.clip is not None:
-            factor = (self.clip / _length(moved, rows).clamp_min(self.clip)).to(rows.weight)
-            moved = {name: value * _led(factor, value) for name, value in moved.items()}
-        value = {**rows.value, **{name: starts[name] + moved[name] for name in moved}}
-        plain = add_up(rows._replace(value=value))
+        factor = None if self.clip is None else _shortening(rows, near, self.clip)
+        plain = add_up(rows._replace(value={name: rows.value[name] for name in rows.value if name not in near.models}))
         if self.aggregate == "mean":
-            return plain
+            total = {name: _clipped_sum(rows, near, name, factor) for name in near.models}
+            return plain._replace(total={**plain.total, **total})
         several = isinstance(rows, Shares) or bool(((rows.weight > 0).sum(1) > 1).any() and near.by is None)
         require(
             near.apart or not several,
             f"aggregate={self.aggregate!r} needs clients that belong to one cluster each: leave it at 'mean' with soft "
             "clusters, or clip.",
         )
-        return plain._replace(total={**plain.total, **self._totals(starts, moved, rows)})
+        return plain._replace(total={**plain.total, **self._totals(rows, near, factor)})
 
     def within(self, rows: Params, labels: Tensor, starts: Params) -> Params:
         """The reduction of each group's rows, which started at that group's row of `starts`; empty groups keep it."""
@@ -73,25 +70,20 @@ class Reduction:
         weight = torch.nn.functional.one_hot(labels, k).to(next(iter(rows.values())))
         return self.sums(Share(rows, weight), Near(starts)).mean(empty=starts)
 
-    def _totals(self, starts: Params, moved: Params, replies: Share[Tree] | Shares[Tree]) -> Params:
+    def _totals(self, replies: Share[Tree] | Shares[Tree], near: Near, factor: Tensor | None) -> Params:
         """For each sum, its weight times the reduction of the replies that enter it."""
-        weight, own = replies.weight, isinstance(replies, Shares)
-        lead = weight.shape if own else weight.shape[:1]
-        flat = torch.cat([value.reshape(*lead, -1) for value in moved.values()], dim=-1)
-        origin = torch.cat([start.reshape(*lead, -1) for start in starts.values()], dim=-1)
-        found = []
+        weight, lead = replies.weight, 2 if isinstance(replies, Shares) else 1
+        shapes = {name: replies.value[name].shape[lead:] for name in near.models}
+        width, found = sum(shape.numel() for shape in shapes.values()), []
         for j in range(weight.shape[1]):
             members = (weight[:, j] > 0).nonzero().flatten()
             if not len(members):
-                found.append(flat.new_zeros(flat.shape[-1]))
+                found.append(next(iter(near.models.values())).new_zeros(width))
                 continue
-            update, started = (flat[members, j], origin[members, j]) if own else (flat[members], origin[members])
-            # Replies to one sum share a start unless they start from mixtures: then reduce around the mean start.
-            centre = started[0] if bool((started == started[0]).all()) else started.mean(0)
-            reduced = centre + self._reduced(update + started - centre)
+            updates, centre = _updates(replies, near, factor, members, j)
+            reduced = centre + self._reduced(updates)
             found.append(reduced * weight[:, j].sum().to(reduced))
         rows = torch.stack(found)
-        shapes = {name: value.shape[len(lead) :] for name, value in moved.items()}
         parts = rows.split([shape.numel() for shape in shapes.values()], dim=1)
         return {name: part.reshape(len(found), *shapes[name]) for name, part in zip(shapes, parts, strict=True)}
 
@@ -148,12 +140,68 @@ def _started(rows: Share[Tree] | Shares[Tree], near: Near, name: str) -> Tensor:
     return mixed
 
 
-def _length(moved: Params, rows: Share[Tree] | Shares[Tree]) -> Tensor:
+def _shortening(rows: Share[Tree] | Shares[Tree], near: Near, clip: float) -> Tensor:
+    """The factor, at most 1, by which each update is shortened: n, or n k for `Shares`."""
+    length = torch.stack([_squares(rows, near, name) for name in near.models]).sum(0).sqrt()
+    return (clip / length.clamp_min(clip)).to(rows.weight)
+
+
+def _squares(rows: Share[Tree] | Shares[Tree], near: Near, name: str) -> Tensor:
+    """The squared length of each update in one parameter: n, or n k for `Shares`."""
+    moved: Tensor = rows.value[name] - _started(rows, near, name)
     lead = 2 if isinstance(rows, Shares) else 1
-    squares = [
-        value.flatten(lead).square().sum(lead) if value.dim() > lead else value.square() for value in moved.values()
-    ]
-    return torch.stack([square.double() for square in squares]).sum(0).sqrt()
+    return (moved.flatten(lead).square().sum(lead) if moved.dim() > lead else moved.square()).double()
+
+
+def _clipped_sum(rows: Share[Tree] | Shares[Tree], near: Near, name: str, factor: Tensor | None) -> Tensor:
+    """The sums of one parameter, with shortened updates."""
+    value = rows.value[name]
+    if factor is not None:
+        start = _started(rows, near, name)
+        value = start + (value - start) * _led(factor, value)
+    total: Tensor = add_up(rows._replace(value={name: value})).total[name]
+    return total
+
+
+def _updates(
+    replies: Share[Tree] | Shares[Tree], near: Near, factor: Tensor | None, members: Tensor, j: int
+) -> tuple[Tensor, Tensor]:
+    """The updates of the replies that enter one sum, and the centre that they are relative to: J d, and d.
+
+    Replies to one sum share a start, unless they start from mixtures: then the centre is the mean start. The updates
+    are the only copy of all rows: n models are most of the memory.
+    """
+    own = isinstance(replies, Shares)
+    starts = {name: _starts(replies, near, name, members, j).flatten(1) for name in near.models}
+    alike = all(len(start) == 1 or bool((start == start[0]).all()) for start in starts.values())
+    widths, kinds = [start.shape[1] for start in starts.values()], {start.dtype for start in starts.values()}
+    first = next(iter(starts.values()))
+    updates = first.new_empty(len(members), sum(widths), dtype=reduce(torch.promote_types, kinds))
+    centres = []
+    for part, (name, start) in zip(updates.split(widths, dim=1), starts.items(), strict=True):
+        value, centre = replies.value[name], start[0] if alike else start.mean(0)
+        value = value[members, j] if own else value if len(members) == len(value) else value[members]
+        torch.sub(value.reshape(len(members), -1), start, out=part)
+        if factor is not None:
+            part.mul_((factor[members, j] if own else factor[members])[:, None])
+        part.add_(start).sub_(centre)
+        centres.append(centre)
+    return updates, torch.cat(centres)
+
+
+def _starts(replies: Share[Tree] | Shares[Tree], near: Near, name: str, members: Tensor, j: int) -> Tensor:
+    """One parameter of the models that the replies to a sum started from: a row for each, or one for all."""
+    start = near.models[name].to(replies.value[name])
+    start = start if start.dim() > 1 else start[:, None]
+    if isinstance(replies, Shares):
+        return start[j : j + 1]
+    by = (replies.weight if near.by is None else near.by)[members].to(start)
+    label = by.argmax(1)
+    if not bool(((by > 0).sum(1) == 1).all()):
+        share = by / by.sum(1, keepdim=True).clamp_min(torch.finfo(by.dtype).tiny)
+        mixed: Tensor = torch.tensordot(share, start, dims=1)
+        return mixed
+    return start[label[:1]] if bool((label == label[0]).all()) else start[label]
 
 
 def _led(factor: Tensor, value: Tensor) -> Tensor:
