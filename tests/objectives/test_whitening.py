@@ -90,9 +90,10 @@ def test_default_descent_finds_what_correlated_features_hide():
 def test_the_moments_of_clients_in_larger_units_are_not_refused():
     rng = np.random.default_rng(0)
     x, client = rng.normal(size=(400, 3)), np.repeat(np.arange(20), 20)
-    x[client < 10] *= 300  # at the other clients, standardised features are close to 0
+    y = x[:, 0].copy()
+    x[client < 10] *= 1000  # at the other clients, standardised features are close to 0
     fed = Federation(
-        ENGINES["vectorised"](LinearRegression(3, intercept=True), as_dataset((x, x[:, 0], client), seed=0), DOUBLE)
+        ENGINES["vectorised"](LinearRegression(3, intercept=True), as_dataset((x, y, client), seed=0), DOUBLE)
     )
     standard = standard_of(fed, (3,), targets=True)
     root = whitening_root(fed, standard.mean, standard.scale, standard.limit)
