@@ -381,3 +381,7 @@ def test_an_evaluation_reads_every_example_once(k):
     assert (objective.asked > 2 * examples) == (k > 1)  # whoever has no cluster looks for the model that fits best
     assert torch.allclose(found.losses[1:], own.losses[1:])
     assert float(own.losses[0]) <= float(found.losses[0]) + 1e-9
+
+
+def test_clients_without_clusters_are_compared_with_a_truth_of_one_group():
+    assert cluster_metrics(torch.tensor([-1, -1]), torch.tensor([0, 0]))["identity_accuracy"] == 0

@@ -403,6 +403,8 @@ def _flat(models: Params) -> Tensor:
 
 def _match(cost: Tensor) -> tuple[Sequence[int], Sequence[int]] | None:
     """The cheapest one-to-one matching of rows to columns, or None if scipy is not installed."""
+    if not cost.numel():  # no client has a cluster
+        return [], []
     if 1 in cost.shape:  # avoids importing scipy, which takes longer than a small run
         place = int(cost.flatten().nan_to_num(posinf=1e300).argmin())
         return ([place], [0]) if cost.shape[1] == 1 else ([0], [place])

@@ -694,5 +694,7 @@ class Recomputing(nn.Module):
 def test_a_model_that_computes_layers_again_for_its_gradient_is_refused(way, engine):
     """By then its parameters are its own again, so that the gradient would be wrong."""
     with pytest.raises(InvalidInput, match=r"^The model saves memory by .* switch gradient checkpointing off\.$"):
-        fed = federation(engine, Classification(Network(lambda: Recomputing(way), dtype=torch.float64), 3), classification())
+        fed = federation(
+            engine, Classification(Network(lambda: Recomputing(way), dtype=torch.float64), 3), classification()
+        )
         next(iter(drive(FedAvg(rounds=1), fed)))

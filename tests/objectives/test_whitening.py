@@ -85,3 +85,17 @@ def test_default_descent_finds_what_correlated_features_hide():
     assert plain.metrics["test_squared_error"] > 0.5
     network = corymb.fit(corymb.configure("fedavg", data, rounds=1), data, "mlp")
     assert network.standard.root.numel() == 0  # no linear model: nothing to ask for
+
+
+def test_the_moments_of_clients_in_larger_units_are_not_refused():
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(400, 3)), np.repeat(np.arange(20), 20)
+    y = x[:, 0].copy()
+    x[client < 10] *= 1000  # at the other clients, standardised features are close to 0
+    fed = Federation(
+        ENGINES["vectorised"](LinearRegression(3, intercept=True), as_dataset((x, y, client), seed=0), DOUBLE)
+    )
+    standard = standard_of(fed, (3,), targets=True)
+    root = whitening_root(fed, standard.mean, standard.scale, standard.limit)
+    assert fed.ledger.rejected == []
+    assert torch.allclose(root, torch.eye(3), atol=0.3)  # without the larger half it was 100 times as much

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from corymb.algorithms import FedAvg
+from corymb.cli.summary import advice
 from corymb.core.federation import Ledger
 from corymb.local import Descent
 from corymb.report.facts import kept_rounds
@@ -12,7 +13,16 @@ from corymb.report.html import key_numbers, write_report
 from corymb.report.scores import Score
 from corymb.report.sections.overview.side_by_side import side_by_side
 from corymb.report.sections.overview.sizes import sizes
-from corymb.report.words import ari_of, evidence_of, left_out, not_scored, titles_of, verdict, warnings_of
+from corymb.report.words import (
+    ari_of,
+    evidence_of,
+    left_out,
+    not_scored,
+    titles_of,
+    unused_models,
+    verdict,
+    warnings_of,
+)
 from corymb.runs.fit import fit
 from tests.report.reported import HARMFUL, noted, runs
 from tests.runs import small
@@ -47,6 +57,18 @@ def test_warnings_name_what_went_wrong():
     assert "interrupted" in warned
     assert "2 replies from 1 client were" in warned
     assert "regrouped in round 3 (2 moved)" in warned
+
+
+def test_models_that_no_client_uses_are_reported_also_if_only_one_is_left():
+    run = runs()[0]
+    assert unused_models(run) == ""
+    empty = replace(run.snapshot, labels=torch.zeros_like(run.snapshot.labels))
+    one = replace(run, snapshot=empty, config={**run.config, "restarts": 1})
+    text = "1 of 2 models ended without clients: k may be larger than the number of groups, or two groups may share a"
+    assert unused_models(one).startswith(text)
+    assert unused_models(one) in warnings_of(one)
+    assert unused_models(one) in advice(one, None)
+    assert "--restarts" not in unused_models(replace(one, config={**one.config, "restarts": 5}))
 
 
 def test_clients_refused_in_most_rounds_are_named_with_advice():
@@ -152,7 +174,7 @@ def test_one_cluster_of_several_models_is_said_as_it_is():
     found, sure, _ = verdict([missed])
     assert found == "IFCA placed 10 of 12 clients in one cluster."
     assert sure.startswith("The true groups were not found (ARI 0.00)")
-    assert "1 model ended without clients: k may be larger than the number of groups." in warnings_of(missed)
+    assert unused_models(missed) in warnings_of(missed)
 
 
 def test_in_a_run_of_one_round_nobody_is_said_to_have_moved():

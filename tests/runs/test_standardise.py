@@ -186,8 +186,8 @@ def test_the_ledger_has_the_rounds_that_ask_for_the_moments(tmp_path):
     standardised = fit(algorithm, data, "linear")
     assert standardised.ledger.rounds == raw.ledger.rounds + 3
     d = 2 + 1  # two features and the labels
-    # means and sizes, then squares, with a weight each, in float64; then a yes or no, and one more of each
-    assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * 3 * d + 2 * 4 + 2 * d)
+    # means and sizes, then squares, with a weight each, in float64; then answers for each and one for the targets
+    assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * 3 * d + 2 * 4 + 2 * d + 1)
     # centre and unit, then those and totals, with two numbers of examples
     assert standardised.ledger.bytes_down - raw.ledger.bytes_down == len(data) * 8 * (d * (2 + 3) + 2)
 
@@ -270,7 +270,8 @@ def test_a_few_clients_with_equally_wild_targets_are_named_and_do_not_rule():
     data = with_wild_targets(3, lambda y: 1000 * y)
     run = fit(corymb.configure("fedavg", data, rounds=10), data, evaluate_every=0)
     assert run.schema.notes == (
-        "clients '0', '1' and '2' would dominate the variance of the target: they are excluded from its scale",
+        "clients '0', '1' and '2' would dominate the variance of the target: they are excluded from its scale, and "
+        "their targets are limited in training, so predictions for them will be far off: check their units",
     )
     assert float(run.standard.target_scale) == pytest.approx(2.4, rel=0.1)
     assert float(run.scores[3:].mean()) < 0.5 * 6  # of the others' variance; 1e5 where the wild ones count
@@ -288,7 +289,7 @@ def test_a_few_clients_with_equally_wild_targets_are_named_and_do_not_rule():
 )
 def test_clients_with_disproportionate_targets_are_excluded(engine, wild, how, named):
     fed = Federation(engine(NullObjective(), with_wild_targets(wild, how)))
-    standard, excluded, _ = robust_standard(fed, (3,), targets=True)
+    standard, excluded, *_ = robust_standard(fed, (3,), targets=True)
     assert excluded == {str(client): [3] for client in range(named)}
     assert standard.target_limit.isfinite() == (named > 0)
     assert robust_standard(fed, (3,), targets=False)[1] == {}  # classes have no scale
@@ -345,7 +346,7 @@ def test_a_mixture_of_models_has_its_training_loss_in_the_units_of_the_others(tm
 
 def test_where_nobody_supplies_most_nothing_changes():
     data = as_dataset(small.arrays(), seed=0)
-    standard, excluded, _ = robust_standard(
+    standard, excluded, *_ = robust_standard(
         Federation(VectorisedEngine(NullObjective(), data)), data.features, targets=False
     )
     assert excluded == {}
@@ -359,7 +360,7 @@ def test_binary_features_are_never_out_of_proportion(engine):
     data = ragged(values, sizes=(5,) * 6)
     assert robust_standard(Federation(engine(NullObjective(), data)), (1,), targets=False)[1] == {}
     large = ragged(values * 1000, sizes=(5,) * 6)
-    standard, excluded, _ = robust_standard(Federation(engine(NullObjective(), large)), (1,), targets=False)
+    standard, excluded, *_ = robust_standard(Federation(engine(NullObjective(), large)), (1,), targets=False)
     assert excluded == {"0": [0]}
     assert (float(standard.mean), float(standard.scale)) == (0, 1)
 
@@ -373,24 +374,40 @@ def test_a_client_whose_sums_are_refused_is_no_obstacle():
     values = np.arange(30) % 7 * 1.0
     values[0], values[7] = 1e30, 100  # too large to be added up, and out of proportion
     fed = Federation(VectorisedEngine(NullObjective(), ragged(values, sizes=(5,) * 6)))
-    standard, excluded, _ = robust_standard(fed, (1,), targets=False)
+    standard, excluded, *_ = robust_standard(fed, (1,), targets=False)
     assert {entry["client"] for entry in fed.ledger.rejected} == {"0"}
     assert excluded == {"0": [0], "1": [0]}
     assert float(standard.scale) == pytest.approx(2, rel=0.1)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("clients", "times", "warned"), [(3, 1e3, True), (3, 20, False), (7, 1e3, False)])
-def test_several_clients_with_a_feature_in_other_units_are_named(engine, clients, times, warned):
-    """Nothing is changed, since the right units are unknown; if most clients have them, the others are exceptions."""
+@pytest.mark.parametrize(
+    ("clients", "times", "broad", "narrow"),
+    [(3, 1e3, 3, 0), (3, 20, 0, 0), (5, 1e3, 5, 0), (7, 1e3, 0, 3), (9, 1e3, 0, 1), (3, 1e-3, 0, 3)],
+)
+def test_clients_with_a_feature_or_targets_in_other_units_are_named(engine, clients, times, broad, narrow):
+    """The fewer ones are named, and nothing is changed, since the right units are unknown."""
     rng = np.random.default_rng(0)
     x, client = rng.normal(10, 3, size=(200, 3)), np.repeat(np.arange(10), 20)
     x[:, 2] = client  # never varies at a client
     x[client < clients, 1] *= times
-    data = corymb.FederatedDataset.from_arrays(x, x[:, 0], client, task="regression", test=0)
+    data = corymb.FederatedDataset.from_arrays(x, x[:, 1], client, task="regression", test=0)
     found = robust_standard(Federation(engine(NullObjective(), data)), (3,), targets=True)
-    assert found.broad == ({"0": [1], "1": [1], "2": [1]} if warned else {})
+    others = range(10) if times < 1 else range(clients, 10)
+    named = [str(one) for one in (range(clients) if broad or times < 1 else others)]
+    assert found.broad == ({name: [1, 3] for name in named} if broad else {})
+    assert found.narrow == ({name: [1, 3] for name in named} if narrow else {})
     assert found.excluded == {}
+    of_classes = robust_standard(Federation(engine(NullObjective(), data)), (3,), targets=False)
+    assert all(columns == [1] for columns in (*of_classes.broad.values(), *of_classes.narrow.values()))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_few_examples_show_nothing_about_units(engine):
+    x = np.array([[0.0], [1e-4], [-1.0], [1.0], [-2.0], [2.0]])
+    data = corymb.FederatedDataset.from_arrays(x, x[:, 0], [0, 0, 1, 1, 2, 2], task="regression", test=0)
+    found = robust_standard(Federation(engine(NullObjective(), data)), (1,), targets=True)
+    assert found.narrow == found.broad == {}
 
 
 def test_features_in_other_units_are_reported_by_the_run(caplog):
@@ -400,7 +417,7 @@ def test_features_in_other_units_are_reported_by_the_run(caplog):
     run = fit(corymb.FedAvg(rounds=1), (x, x[:, 0] + 0.1 * x[:, 1] / x[:, 1].max(), client))
     (line,) = run.schema.notes
     assert line.startswith(
-        "clients '0', '1' and '2' have values of feature 1 out of all proportion to most clients, perhaps"
+        "clients '0', '1' and '2' have values of feature 1 out of all proportion to the others', perhaps"
     )
     assert line in caplog.text
 

@@ -53,8 +53,8 @@ def perform(given_values: Mapping[str, Any], output: Output) -> int:
             folder.rmdir()
     if _on_other_data(values, given_values, run):
         print(
-            f"corymb: {output.config} was written by a run on other data than {run.config['data']!r} is here. Data made "
-            "in Python are not in it: save them (data.save('data.safetensors')) and give that file.",
+            f"corymb: {output.config} was written by a run on other data than {run.config['data']!r} is here. Data "
+            "made in Python are not in it: save them (data.save('data.safetensors')) and give that file.",
             file=sys.stderr,
         )
     return print_result(run, as_json=output.json)

@@ -15,7 +15,7 @@ from corymb.cli import Exit
 from corymb.lazy import is_place
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.sections.details.commands import can_be_named, is_composed, run_again
-from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored
+from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored, unused_models
 from corymb.runs.defaults import class_of
 from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
@@ -214,6 +214,8 @@ def advice(run: Run, folder: Path | None) -> list[str]:
     elif entry is None or entry.role != "global":
         baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
         lines.append(f"Compare with one global model: {_command_for(run, baseline, {})}")
-    if run.config.get("restarts") == 1 and run.config.get("k") != "auto" and not run.config.get("privacy"):
+    if unused := unused_models(run):
+        lines.append(unused)
+    elif run.config.get("restarts") == 1 and run.config.get("k") != "auto" and not run.config.get("privacy"):
         lines.append("A bad initialisation can lose a cluster: --restarts 5 keeps the best of five.")
     return lines

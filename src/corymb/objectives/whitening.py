@@ -26,13 +26,18 @@ FLOOR = 1e-4
 
 @on_client
 def send_second_moment(client: Client, mean: Tensor, scale: Tensor, limit: Tensor) -> Share[tuple[()]]:
-    """The mean of z zᵀ over the client's examples; the server gets only the sum over all clients."""
+    """The mean of z zᵀ + I over the client's examples; the server gets only the sum over all clients.
+
+    With I, replies have similar lengths even if features hardly vary at half of the clients. Those of the others would
+    else count as far too long and be refused.
+    """
     x, _, weight = client.train
     dtype = x.dtype if x.device.type == "mps" else torch.float64
     mean, scale, limit, weight = (value.to(x.device, dtype) for value in (mean, scale, limit, weight))
     z = limited((x.to(dtype) - mean) / scale, limit)
     portion = weight / weight.sum().clamp_min(1)
-    return Share({"zz": (z.mT * portion) @ z}, weight=weight.sum()[None])
+    moment = (z.mT * portion) @ z
+    return Share({"zz": moment + torch.eye(len(moment)).to(moment)}, weight=weight.sum()[None])
 
 
 def whitening_root(fed: Federation, mean: Tensor, scale: Tensor, limit: Tensor) -> Tensor:
@@ -40,6 +45,7 @@ def whitening_root(fed: Federation, mean: Tensor, scale: Tensor, limit: Tensor) 
     found = fed.clients.sum(send_second_moment, mean, scale, limit.expand_as(mean)).value
     fed.ledger.rounds += 1
     moment = (found.total["zz"][0] / found.weight).cpu()
+    moment = moment - torch.eye(len(moment)).to(moment)
     values, vectors = torch.linalg.eigh((moment + moment.mT) / 2)
     return roots(values.clamp_min(0) + FLOOR, vectors).root.float()
 

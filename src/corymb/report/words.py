@@ -265,9 +265,8 @@ def warnings_of(run: Run) -> list[str]:
         found.append(f"Clients that shared a model but needed different ones were regrouped in {rounds} {when}.")
     if empty := sum(size == 0 for size in run.points):
         found.append(f"{counted(empty, 'cluster')} ended without examples: k may be larger than the number of groups.")
-    elif unused := run.snapshot.k - run.clusters if run.clusters and not of_examples(run) else 0:
-        what = "model ended without clients: k may be" if unused == 1 else "models ended without clients: k may be"
-        found.append(f"{unused} {what} larger than the number of groups.")
+    elif unused := unused_models(run):
+        found.append(unused)
     if alone := sum(label < 0 for label in run.labels.values()) if run.clusters else 0:
         asked = run.config.get("participants")
         why = "" if asked is None else f": with participants = {asked}, not every client is asked"
@@ -284,6 +283,16 @@ def warnings_of(run: Run) -> list[str]:
     if text := notes.get("warning"):
         found.append(f"The algorithm reports: {text}.")
     return found
+
+
+def unused_models(run: Run) -> str:
+    """A warning about models that no client uses; empty if there are none."""
+    unused = run.snapshot.k - run.clusters if run.clusters and not of_examples(run) else 0
+    if not unused:
+        return ""
+    text = f"{unused} of {run.snapshot.k} models ended without clients: k may be larger than the number of groups"
+    again = ", or two groups may share a model (--restarts 5 keeps the best of five starts)"
+    return f"{text}{again if run.config.get('restarts') == 1 else ''}."
 
 
 def not_scored(run: Run, shown: int = 10) -> str:

@@ -54,7 +54,7 @@ from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
 from corymb.runs.progress import EVERY, RoundProgress, RoundTimer
 from corymb.runs.run import Run
 from corymb.runs.serving import remembers, served_at, served_by
-from corymb.runs.standardise import Standard, Standardised, describe_broad, describe_excluded, robust_standard
+from corymb.runs.standardise import Standard, Standardised, describe_clients, robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
 
@@ -152,10 +152,10 @@ class Session:
         )
         if bounds != "none":
             log.warning(BOUNDED[bounds])
-        standard, excluded, broad = robust_standard(fed, self.schema.features, targets=targets and bounds != "one")
-        standard = standard.uncentred() if bounds == "sign" else standard
-        features = self.schema.size, self.schema.feature_names
-        for line in (notes := [*describe_excluded(excluded, *features), *describe_broad(broad, *features)]):
+        found = robust_standard(fed, self.schema.features, targets=targets and bounds != "one")
+        standard = found.standard.uncentred() if bounds == "sign" else found.standard
+        notes = describe_clients(found, self.schema.size, self.schema.feature_names)
+        for line in notes:
             log.warning(line)
         self.schema = self.schema._replace(notes=(*self.schema.notes, *notes))
         if whitens(self.plan.algorithm) and can_whiten(self.learner.objective, self.schema.features):

@@ -22,8 +22,9 @@ although none of them does so alone. So in the third call every client also retu
 far out. If at most a fraction `FEW` of clients are, the moments are computed again without them, and those whose
 targets then have a root mean square of more than `FAR` standard deviations of the others are named and excluded.
 
-If several clients have a feature in other units, so that at most clients it varies by less than 1 / `NARROW` of the
-overall deviation, a warning is logged and nothing is changed: the right units are unknown.
+If several clients have a feature (or the targets) in other units, so that at some clients it varies by less than
+1 / `NARROW` of the overall deviation and at all others by much more, a warning names the fewer of them. Nothing is
+changed: the right units are unknown.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ NARROW = 100.0
 """A feature whose deviation at a client is this many times smaller than overall is nearly constant there."""
 BROAD = 10.0
 """A feature whose deviation at a client is less than this many times smaller than overall contributes to the scale."""
+ENOUGH = 6
+"""With fewer examples, values may be close together by chance, which shows nothing about their units."""
 REPEATS = 4
 """How often moments are computed again without the clients that dominated a variance."""
 BLOCKS, NARROWEST = 16, 8
@@ -114,10 +117,11 @@ class Dominance(NamedTuple):
     far: Tensor
     """Whether its targets are unusually far out."""
     spread: Tensor
-    """How each feature varies at the client compared with overall: hardly at all (1), about as much or more (2),
-    something between (3), or never (0)."""
+    """How each feature, and at the end the targets, vary at the client compared with overall: hardly at all (1), about
+    as much or more (2), something between (3), or unknown (0): never, only between 0 and 1, or few examples."""
 
 
+TARGET = "the target"
 Excluded = dict[str, list[int]]
 """Feature indices by client name; the index after the last feature stands for the targets."""
 
@@ -130,6 +134,8 @@ class RobustStandard(NamedTuple):
     """Clients that would dominate a variance and are excluded from it."""
     broad: Excluded
     """Clients whose features vary out of all proportion to those of most clients, but are included."""
+    narrow: Excluded
+    """Clients whose features hardly vary compared with those of most clients."""
 
 
 @on_client
@@ -189,10 +195,13 @@ def report_dominance(
     found, y = _by_columns(client, of), _wide(client.train.y)
     squares = _squares(y, centre.y, unit.y)
     over = _excess(client, y, squares, total.y, weight.y, among)
-    far = _portion(client) @ squares > UNUSUAL * total.y / weight.y.clamp_min(1)
+    usual = total.y / weight.y.clamp_min(1)
+    far = _portion(client) @ squares > UNUSUAL * usual
+    of_targets = _spread(client, y[:, None], unit.y, usual)
     if kept is None:
-        return Dominance(found["over"], over, far, found["spread"])
-    return Dominance(found["over"] * kept.x, over * kept.y, far & kept.y, found["spread"] * kept.x)
+        return Dominance(found["over"], over, far, torch.cat([found["spread"], of_targets]))
+    spread = torch.cat([found["spread"] * kept.x, of_targets * kept.y])
+    return Dominance(found["over"] * kept.x, over * kept.y, far & kept.y, spread)
 
 
 def _excess(
@@ -204,8 +213,7 @@ def _excess(
     rest, others = (total - among * mine).clamp_min(0), weight - among * size
     # mine / size > TIMES² rest / others, without dividing by 0
     apart, far_apart = (mine * others > times**2 * rest * size for times in (TIMES, FAR))
-    real = examples.reshape(-1, *[1] * (values.dim() - 1)) > 0
-    graded = ((values != 0) & (values != 1) & real).any(0)
+    graded = _graded(client, values)
     # Most of all values cannot be the exception; a few of them, at a client with most examples, can.
     beyond = examples.to(squares) @ (squares * others > TWICE**2 * rest).to(squares)
     usual = (2 * among * size > weight) & (2 * beyond > size)
@@ -213,14 +221,21 @@ def _excess(
     return over.to(torch.uint8) + (over & far_apart)
 
 
+def _graded(client: Client, values: Tensor) -> Tensor:
+    """Which columns hold other numbers than 0 and 1; those two have no units."""
+    real = client.train.weight.reshape(-1, *[1] * (values.dim() - 1)) > 0
+    return ((values != 0) & (values != 1) & real).any(0)
+
+
 def _spread(client: Client, x: Tensor, unit: Tensor, usual: Tensor) -> Tensor:
-    """How each feature varies at the client, compared with the overall mean square: see `Dominance`."""
-    portion, x = _portion(client), x / unit
+    """How each column varies at the client, compared with the overall mean square: see `Dominance`."""
+    portion, graded, x = _portion(client), _graded(client, x), x / unit
     mean = portion @ x
     own = portion @ (x - mean).square()
     rounding = (64 * torch.finfo(x.dtype).eps * mean).square()  # a constant feature does not reveal its units
     narrow, broad = own < usual / NARROW**2, own > usual / BROAD**2
-    return (own > rounding) * (3 - 2 * narrow.to(torch.uint8) - broad.to(torch.uint8))
+    known = graded & (own > rounding) & ((client.train.weight > 0).sum() >= ENOUGH)
+    return known * (3 - 2 * narrow.to(torch.uint8) - broad.to(torch.uint8))
 
 
 @on_client
@@ -273,7 +288,7 @@ def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) ->
 def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> RobustStandard:
     """Compute the standardisation and the clients out of proportion; the rounds taken are added to the ledger."""
     kept = before = None
-    broad: Excluded = {}
+    broad, narrow = Excluded(), Excluded()
     extreme = Moments(torch.zeros(math.prod(features), dtype=torch.bool), torch.tensor(False))
     for repeat in range(1 + REPEATS):
         centre, unit, squares, weight, counted = _moments(fed, kept, before)
@@ -287,7 +302,7 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         answers = Moments(replies.value.x.cpu(), replies.value.y.cpu() * targets)  # classes have no scale
         over = Moments(answers.x > 0, answers.y > 1)
         if not any(bool(part.any()) for part in over):
-            broad = _broad(replies.clients.names, replies.value.spread.cpu())
+            broad, narrow = _other_units(replies.clients.names, replies.value.spread.cpu(), targets=targets)
             far = replies.clients.put(torch.zeros(len(fed.names), dtype=torch.bool), replies.value.far.cpu())
             if targets and (adjusted := _without_few(fed, far, kept or _everybody(fed, over), before)) is not None:
                 kept, centre, unit, squares = adjusted
@@ -312,17 +327,27 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         limit.reshape(features),
         target_limit,
     )
-    return RobustStandard(Standard(*(row.float() for row in rows)), _excluded(fed, kept, targets=targets), broad)
+    excluded = _excluded(fed, kept, targets=targets)
+    broad = {
+        name: left for name, its in broad.items() if (left := [at for at in its if at not in excluded.get(name, ())])
+    }
+    return RobustStandard(Standard(*(row.float() for row in rows)), excluded, broad, narrow)
 
 
-def _broad(names: Sequence[str], spread: Tensor) -> Excluded:
-    """Clients whose features vary about as much as overall, while at most clients they hardly vary.
+def _other_units(names: Sequence[str], spread: Tensor, *, targets: bool) -> tuple[Excluded, Excluded]:
+    """Clients whose features vary as much as overall while they hardly vary at as many others or more; and the reverse.
 
     No client may lie between: a feature with a few large values, such as a crime rate, has the same units everywhere.
     """
-    ruled = (2 * (spread == 1).sum(0) > len(spread)) & ~(spread == 3).any(0)
-    by = (spread == 2) & ruled
-    return {names[row]: by[row].nonzero()[:, 0].tolist() for row in by.any(1).nonzero()[:, 0].tolist()}
+    narrow, broad = spread == 1, spread == 2
+    apart = narrow.any(0) & broad.any(0) & ~(spread == 3).any(0)
+    apart[-1] &= targets
+    fewer = narrow.sum(0) < broad.sum(0)
+    found = broad & apart & ~fewer, narrow & apart & fewer
+    few, many = (
+        {names[row]: by[row].nonzero()[:, 0].tolist() for row in by.any(1).nonzero()[:, 0].tolist()} for by in found
+    )
+    return few, many
 
 
 def _everybody(fed: Federation, like: Moments) -> Moments:
@@ -393,8 +418,21 @@ def _excluded(fed: Federation, kept: Moments | None, *, targets: bool) -> Exclud
     return {fed.names[row]: out[row].nonzero()[:, 0].tolist() for row in out.any(1).nonzero()[:, 0].tolist()}
 
 
-def describe_excluded(excluded: Excluded, size: int, feature_names: Sequence[str] = ()) -> list[str]:
+def describe_clients(found: RobustStandard, size: int, feature_names: Sequence[str] = ()) -> list[str]:
+    """A line for each set of clients whose values are unlike those of the others in the same way."""
+    lines = describe_excluded(
+        found.excluded, size, feature_names, limits_targets=bool(found.standard.target_limit.isfinite())
+    )
+    lines += describe_broad(found.broad, size, feature_names)
+    return lines + describe_narrow(found.narrow, size, feature_names)
+
+
+def describe_excluded(
+    excluded: Excluded, size: int, feature_names: Sequence[str] = (), *, limits_targets: bool = False
+) -> list[str]:
     """A line for each set of clients excluded from the same scales; examples have `size` features.
+
+    With `limits_targets`, targets far out are limited in training.
 
     >>> describe_excluded({"b": [1, 2]}, 2, ("age", "dose"))
     ["client 'b' would dominate the variance of 'dose' and the target: it is excluded from their scale"]
@@ -402,22 +440,42 @@ def describe_excluded(excluded: Excluded, size: int, feature_names: Sequence[str
     return [
         f"{'client' if one else 'clients'} {who} would dominate the variance of {what}: "
         f"{'it is' if one else 'they are'} excluded from {its} scale"
+        + (_limited(one) if limits_targets and what.endswith(TARGET) else "")
         for one, who, what, its in _alike(excluded, size, feature_names)
     ]
+
+
+def _limited(one: bool) -> str:
+    its, it = ("its", "it") if one else ("their", "them")
+    return f", and {its} targets are limited in training, so predictions for {it} will be far off: check their units"
 
 
 def describe_broad(broad: Excluded, size: int, feature_names: Sequence[str] = ()) -> list[str]:
     """A line for each set of clients whose values determine a scale at which those of most others hardly vary.
 
     >>> describe_broad({"a": [1], "b": [1]}, 2, ("age", "dose"))
-    ["clients 'a' and 'b' have values of 'dose' out of all proportion to most clients, perhaps in other units: they \
+    ["clients 'a' and 'b' have values of 'dose' out of all proportion to the others', perhaps in other units: they \
 determine its scale, at which the other clients hardly differ"]
     """
     return [
         f"{'client' if one else 'clients'} {who} {'has' if one else 'have'} values of {what} out of all proportion to "
-        f"most clients, perhaps in other units: {'it determines' if one else 'they determine'} {its} scale, at which "
+        f"the others', perhaps in other units: {'it determines' if one else 'they determine'} {its} scale, at which "
         "the other clients hardly differ"
         for one, who, what, its in _alike(broad, size, feature_names)
+    ]
+
+
+def describe_narrow(narrow: Excluded, size: int, feature_names: Sequence[str] = ()) -> list[str]:
+    """A line for each set of clients whose values hardly vary at the scale that the other clients determine.
+
+    >>> describe_narrow({"a": [0]}, 1, ("power",))
+    ["client 'a' has values of 'power' that vary less than a hundredth as much as at the other clients, perhaps in \
+other units: at the common scale they hardly differ"]
+    """
+    return [
+        f"{'client' if one else 'clients'} {who} {'has' if one else 'have'} values of {what} that vary less than a "
+        "hundredth as much as at the other clients, perhaps in other units: at the common scale they hardly differ"
+        for one, who, what, _ in _alike(narrow, size, feature_names)
     ]
 
 
@@ -428,7 +486,7 @@ def _alike(
 
     def called(place: int) -> str:
         if place == size:
-            return "the target"
+            return TARGET
         return repr(feature_names[place]) if feature_names else f"feature {place}"
 
     alike: dict[tuple[int, ...], list[str]] = {}

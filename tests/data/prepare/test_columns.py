@@ -117,7 +117,7 @@ def test_many_columns_with_missing_cells_are_one_line():
 
 
 def test_a_type_that_no_cell_can_have_is_refused():
-    with pytest.raises(InvalidInput, match="Column 'x' is of type list"):
+    with pytest.raises(InvalidInput, match="Column 'x' holds lists"):
         as_column(np.array([[1], None], dtype=object), "x")
 
 
@@ -212,7 +212,7 @@ def test_what_missing_cells_are_taken_as_may_be_named():
         ({"categories": ["t"]}, "wanted {'column'"),
         ({"missing": {"x": 1}}, "missing names 'x', but there is no such column"),
         ({"missing": {"t": "many"}}, "wanted a number"),
-        ({"missing": {"t": [1]}}, "is of type list"),
+        ({"missing": {"t": [1]}}, "holds lists"),
     ],
 )
 def test_unknown_names_are_refused(options, says):

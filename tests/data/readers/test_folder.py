@@ -226,7 +226,7 @@ BAD = {
     },
     "b.npz lacks 'test'": {"a__npz": ONE | {"test": np.array([False])}, "b__npz": ONE},
     "column 'age': 1 missing cell in a.parquet, row 2": {"a__parquet": {"age": [1, None], "label": [0, 1]}},
-    "a.parquet: Column 'age' is of type .*convert or drop it": {"a__parquet": {"age": [[1, 2]], "label": [0]}},
+    "a.parquet: Column 'age' holds lists.*convert or drop it": {"a__parquet": {"age": [[1, 2]], "label": [0]}},
     "a.jsonl, row 2 cannot be read as JSON": {"a__jsonl": '{"x": 1, "label": 0}\n{"x": '},
     "a.jsonl, row 1 is not an object": {"a__jsonl": "[1, 2]\n"},
     "a.csv.gz cannot be read as csv": {"a__csv__gz": b"noise"},

@@ -58,7 +58,13 @@ def test_a_semicolon_in_the_header_counts_more_than_commas_in_quotes(tmp_path):
     assert cells["air, outside, °C"].values.tolist() == [1.5]
 
 
-MIXED = {"a;b\n1.234;1,5\n999;2,5\n": 1, "a;b\n1,5;2\n": 0, "a;b\n1.5;2\n": 0, "a,b\n1.5,x\n": 0, "a;b\n1,5;x\n2.5;y\n": 1}
+MIXED = {
+    "a;b\n1.234;1,5\n999;2,5\n": 1,
+    "a;b\n1,5;2\n": 0,
+    "a;b\n1.5;2\n": 0,
+    "a,b\n1.5,x\n": 0,
+    "a;b\n1,5;x\n2.5;y\n": 1,
+}
 
 
 @pytest.mark.parametrize(("text", "notes"), MIXED.items())

@@ -304,3 +304,22 @@ def test_a_handover_after_a_refresh_notes_the_units_of_the_first_data(begun, cap
     caplog.clear()
     fit(FAST, (x, y, client), start=refreshed.snapshot.handover())
     assert not any("standardised by these data" in line for line in caplog.messages)
+
+
+def test_columns_of_new_data_may_come_in_another_order():
+    frame = pd.DataFrame(
+        {
+            "client": ["a", "b"] * 20,
+            "label": [row * 0.5 for row in range(40)],
+            "x": [row % 7 * 1.0 for row in range(40)],
+            "word": ["u", "u", "v", "w"] * 10,
+            "z": [row % 3 * 1.0 for row in range(40)],
+        }
+    )
+    run = fit(corymb.FedAvg(rounds=2), as_dataset(frame))
+    again, turned = (run.refresh(data, rounds=2) for data in (frame, frame[["z", "word", "x", "label", "client"]]))
+    assert all(torch.equal(turned.models[name], value) for name, value in again.models.items())
+    assert turned.metrics == again.metrics
+    assert turned.schema.feature_names == run.schema.feature_names
+    with pytest.raises(InvalidInput, match="differ from those of the run in name, type or categories"):
+        run.refresh(frame.rename(columns={"z": "y"}), rounds=2)

@@ -143,6 +143,8 @@ class ColumnBuilder:
             self._append([Kind.DATE], [days(value)])
         elif isinstance(value, timedelta):
             self._append([Kind.NUMBER], [value / _DAY])
+        elif isinstance(value, (list, tuple, np.ndarray)):
+            raise InvalidInput("holds lists: give each place of a list, padded to one length, its own column")
         else:
             raise InvalidInput(f"is of type {type(value).__name__}: wanted numbers, booleans, dates, durations or text")
 

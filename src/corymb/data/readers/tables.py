@@ -105,7 +105,9 @@ def _read_csv(path: Path, clients: Sequence[str], delimiter: str | None) -> Colu
         raise InvalidInput(f"{path.name} cannot be read as csv ({error}): save it as UTF-8 text with commas.") from None
     cells = {name: builder.column() for name, builder in zip(names, builders, strict=True)}
     ids = {name: tidy_ids(texts) for name, _, texts in kept}
-    return Columns(path.name, cells, ids, first=2, notes=_mixed_decimals(path.name, dict(zip(names, builders, strict=True))))
+    return Columns(
+        path.name, cells, ids, first=2, notes=_mixed_decimals(path.name, dict(zip(names, builders, strict=True)))
+    )
 
 
 def _mixed_decimals(what: str, builders: Mapping[str, ColumnBuilder]) -> tuple[str, ...]:

@@ -124,6 +124,7 @@ def _warn_of_missing(left: list[str]) -> None:
 
 def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
     """The data with the run's numbering of classes; rejects data whose schema differs from the run's."""
+    data = _in_order_of(run.schema.feature_names, data)
     plans = [one.columns if one else () for one in (data.preparation, run.schema.preparation)]
     new, old = ([plan._replace(fill=None) for plan in columns] for columns in plans)
     require(
@@ -143,6 +144,22 @@ def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
     for name, got, wanted in zip(now._fields, now, then, strict=True):
         require(got == wanted, f"The new data have {name} {got}, but the run has {wanted}: start a new run.")
     return data
+
+
+def _in_order_of(names: tuple[str, ...], data: FederatedDataset) -> FederatedDataset:
+    """The data with its features in the order of these names, if they are the same: a file's columns may move."""
+    if data.feature_names == names or sorted(data.feature_names) != sorted(names) or data.preparation is None:
+        return data
+    place = {name: number for number, name in enumerate(names)}
+    order = torch.tensor([data.feature_names.index(name) for name in names])
+    columns = tuple(sorted(data.preparation.columns, key=lambda plan: place[plan.features[0]]))
+    return replace(
+        data,
+        train=data.train._replace(x=data.train.x[:, order]),
+        test=data.test._replace(x=data.test.x[:, order]),
+        feature_names=names,
+        preparation=data.preparation._replace(columns=columns),
+    )
 
 
 def _algorithm(run: Run, data: FederatedDataset) -> Algorithm:
