@@ -1,13 +1,16 @@
 """Any module is a model, unless it couples examples or draws from a global generator."""
 
 import logging
+import random
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from corymb.algorithms import FedAvg
@@ -696,3 +699,54 @@ def test_a_model_that_computes_layers_again_for_its_gradient_is_refused(way, eng
     with pytest.raises(InvalidInput, match=r"^The model saves memory by .* switch gradient checkpointing off\.$"):
         fed = federation(engine, Classification(Network(lambda: Recomputing(way), dtype=torch.float64), 3), classification())
         next(iter(drive(FedAvg(rounds=1), fed)))
+
+
+class Stateful(nn.Module):
+    """Computes with something besides its parameters and its input."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.kind, self.calls = nn.Linear(4, 3), kind, 0
+        if kind == "spectral":
+            self.layer = parametrizations.spectral_norm(self.layer)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        self.calls += 1
+        if self.kind == "counts":
+            return self.layer(x) * (1 + self.calls % 2)
+        if self.kind == "averages":
+            self.mean.lerp_(x.detach().mean(0), 0.1)
+        if self.kind in ("python", "numpy") and self.training:
+            draw = random.random() if self.kind == "python" else np.random.rand()  # noqa: NPY002
+            return self.layer(x) * (1 + (draw < 1e-9))
+        if self.kind == "unread":
+            self.mean += 1
+            return self.layer(x)
+        return self.layer(x - self.mean)
+
+
+STATEFUL = {
+    "counts": "The model has a state outside its parameters, which changes in every call",
+    "averages": "The model changes its mean in every call, and its output with it",
+    "spectral": "The model changes its layer.parametrizations.weight.0._[uv] in every call, and its output with it",
+    "python": "The model draws from a global generator",
+    "numpy": "The model draws from a global generator",
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_a_model_whose_output_depends_on_more_than_its_arguments_is_refused(kind, engine):
+    with pytest.raises(InvalidInput, match=f"^{STATEFUL[kind]}"):
+        fed = federation(
+            engine, Classification(Network(lambda: Stateful(kind), dtype=torch.float64), 3), classification()
+        )
+        next(iter(drive(FedAvg(rounds=1), fed)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_buffer_that_nothing_reads_may_change(engine):
+    objective = Classification(Network(lambda: Stateful("unread"), dtype=torch.float64), 3)
+    *_, end = drive(FedAvg(rounds=1), federation(engine, objective, classification()))
+    assert end.models["layer.weight"].isfinite().all()
