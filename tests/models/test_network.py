@@ -678,6 +678,12 @@ def test_recurrent_weights_that_lie_together_are_not_moved_in_every_call(monkeyp
     assert torch.equal(got, want)
 
 
+def one_round(engine, objective):
+    """The snapshot after a round of FedAvg."""
+    *_, end = drive(FedAvg(rounds=1), federation(engine, objective, classification()))
+    return end
+
+
 class Recomputing(nn.Module):
     """Gradient checkpointing, in training or wherever a gradient is asked for."""
 
@@ -696,9 +702,9 @@ class Recomputing(nn.Module):
 @pytest.mark.parametrize("way", ["always", "training", "gradient"])
 def test_a_model_that_computes_layers_again_for_its_gradient_is_refused(way, engine):
     """By then its parameters are its own again, so that the gradient would be wrong."""
+    objective = Classification(Network(lambda: Recomputing(way), dtype=torch.float64), 3)
     with pytest.raises(InvalidInput, match=r"^The model saves memory by .* switch gradient checkpointing off\.$"):
-        fed = federation(engine, Classification(Network(lambda: Recomputing(way), dtype=torch.float64), 3), classification())
-        next(iter(drive(FedAvg(rounds=1), fed)))
+        one_round(engine, objective)
 
 
 class Stateful(nn.Module):
@@ -738,15 +744,12 @@ STATEFUL = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", STATEFUL)
 def test_a_model_whose_output_depends_on_more_than_its_arguments_is_refused(kind, engine):
+    objective = Classification(Network(lambda: Stateful(kind), dtype=torch.float64), 3)
     with pytest.raises(InvalidInput, match=f"^{STATEFUL[kind]}"):
-        fed = federation(
-            engine, Classification(Network(lambda: Stateful(kind), dtype=torch.float64), 3), classification()
-        )
-        next(iter(drive(FedAvg(rounds=1), fed)))
+        one_round(engine, objective)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_buffer_that_nothing_reads_may_change(engine):
     objective = Classification(Network(lambda: Stateful("unread"), dtype=torch.float64), 3)
-    *_, end = drive(FedAvg(rounds=1), federation(engine, objective, classification()))
-    assert end.models["layer.weight"].isfinite().all()
+    assert one_round(engine, objective).models["layer.weight"].isfinite().all()

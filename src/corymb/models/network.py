@@ -311,8 +311,8 @@ def refuse_unfit(module: nn.Module) -> None:
 
 
 _RECOMPUTES = (
-    "The model saves memory by computing layers again in the backward pass (torch.utils.checkpoint), when its parameters "
-    "are no longer the client's: switch gradient checkpointing off."
+    "The model saves memory by computing layers again in the backward pass (torch.utils.checkpoint), when its "
+    "parameters are no longer the client's: switch gradient checkpointing off."
 )
 _DRAWS = (
     "The model draws from a global generator (of torch, numpy or Python), which would make runs irreproducible: use "
