@@ -84,8 +84,9 @@ class Network:
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Network:
         """The same network on another device, or in another precision."""
-        how = {"dropout": self.dropout, "frozen": self._given, "shared": self._shared}
-        return Network(self.model, **how, device=device, dtype=dtype)
+        return Network(
+            self.model, dropout=self.dropout, frozen=self._given, device=device, dtype=dtype, shared=self._shared
+        )
 
     def recipe(self) -> dict[str, Any]:
         """The arguments that make the same network elsewhere, with frozen values: see `corymb.objectives.recipe`."""
@@ -152,7 +153,7 @@ class Network:
         if not no_transform_active():  # then values cannot be compared
             with torch.no_grad(), KeyedDropout(draws, len(x)) as dropout:
                 self._call(module, params, x)
-            return dropout.layers > 0
+            return bool(dropout.layers)
         params = {name: value.detach().requires_grad_() for name, value in params.items()}
         before, drawn = {name: value.clone() for name, value in module.named_buffers()}, _generators()
         try:
@@ -176,7 +177,7 @@ class Network:
                 f"The model {what} in every call, and its output with it: clients' models have parameters only, so "
                 "remove this (of a normalisation, by one that keeps nothing, such as LayerNorm or weight_norm)."
             )
-        return dropout.layers > 0
+        return bool(dropout.layers)
 
     def _call(self, module: nn.Module, params: Params, x: Tensor) -> Any:
         """The module's output with these parameters substituted for its own.
