@@ -749,6 +749,14 @@ def test_a_model_whose_output_depends_on_more_than_its_arguments_is_refused(kind
         one_round(engine, objective)
 
 
+@pytest.mark.parametrize("drop", [0.0, 0.1])
+def test_a_model_that_writes_into_its_input_is_not_taken_for_one_with_a_state(drop):
+    network = Network(lambda: nn.Sequential(nn.SiLU(inplace=True), nn.Linear(4, 3), nn.Dropout(drop)))
+    params, x = network.init(root(0)), torch.randn(5, 4)
+    assert network(params, x.clone()).shape == (5, 3)
+    assert network.training(params, x.clone(), Draws(root(0))).shape == (5, 3)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_buffer_that_nothing_reads_may_change(engine):
     objective = Classification(Network(lambda: Stateful("unread"), dtype=torch.float64), 3)

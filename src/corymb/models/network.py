@@ -159,11 +159,11 @@ class Network:
         try:
             with torch.enable_grad(), disable_saved_tensors_hooks(_RECOMPUTES):
                 with KeyedDropout(draws, len(x)) as dropout:
-                    first = self._call(module, params, x)
+                    first = self._call(module, params, x.clone())  # a layer in place may write into it
                 changed = [name for name, value in module.named_buffers() if not _same(value, before[name])]
                 require(_generators() == drawn, _DRAWS)
                 with KeyedDropout(draws, len(x)):
-                    again = self._call(module, params, x)
+                    again = self._call(module, params, x.clone())
         except RuntimeError as error:
             raise InvalidInput(_RECOMPUTES) if _RECOMPUTES in str(error) else error from None
         finally:
