@@ -1,13 +1,16 @@
 """Any module is a model, unless it couples examples or draws from a global generator."""
 
 import logging
+import random
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from corymb.algorithms import FedAvg
@@ -314,7 +317,7 @@ class Bare(nn.Module):
     ("model", "line"),
     [
         (nn.ReLU(), "has no parameters"),
-        (lambda: 3, "returned int"),
+        (lambda: 3, "returned a int"),
         (Bare(), r"no reset_parameters\(\)"),
         (nn.Sequential(nn.Linear(4, 4), Bare()), "Layer Bare"),
     ],
@@ -675,6 +678,12 @@ def test_recurrent_weights_that_lie_together_are_not_moved_in_every_call(monkeyp
     assert torch.equal(got, want)
 
 
+def one_round(engine, objective):
+    """The snapshot after a round of FedAvg."""
+    *_, end = drive(FedAvg(rounds=1), federation(engine, objective, classification()))
+    return end
+
+
 class Recomputing(nn.Module):
     """Gradient checkpointing, in training or wherever a gradient is asked for."""
 
@@ -693,8 +702,62 @@ class Recomputing(nn.Module):
 @pytest.mark.parametrize("way", ["always", "training", "gradient"])
 def test_a_model_that_computes_layers_again_for_its_gradient_is_refused(way, engine):
     """By then its parameters are its own again, so that the gradient would be wrong."""
+    objective = Classification(Network(lambda: Recomputing(way), dtype=torch.float64), 3)
     with pytest.raises(InvalidInput, match=r"^The model saves memory by .* switch gradient checkpointing off\.$"):
-        fed = federation(
-            engine, Classification(Network(lambda: Recomputing(way), dtype=torch.float64), 3), classification()
-        )
-        next(iter(drive(FedAvg(rounds=1), fed)))
+        one_round(engine, objective)
+
+
+class Stateful(nn.Module):
+    """Computes with something besides its parameters and its input."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.kind, self.calls = nn.Linear(4, 3), kind, 0
+        if kind == "spectral":
+            self.layer = parametrizations.spectral_norm(self.layer)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        self.calls += 1
+        if self.kind == "counts":
+            return self.layer(x) * (1 + self.calls % 2)
+        if self.kind == "averages":
+            self.mean.lerp_(x.detach().mean(0), 0.1)
+        if self.kind in ("python", "numpy") and self.training:
+            draw = random.random() if self.kind == "python" else np.random.rand()  # noqa: NPY002
+            return self.layer(x) * (1 + (draw < 1e-9))
+        if self.kind == "unread":
+            self.mean += 1
+            return self.layer(x)
+        return self.layer(x - self.mean)
+
+
+STATEFUL = {
+    "counts": "The model has a state outside its parameters, which changes in every call",
+    "averages": "The model changes its mean in every call, and its output with it",
+    "spectral": "The model changes its layer.parametrizations.weight.0._[uv] in every call, and its output with it",
+    "python": "The model draws from a global generator",
+    "numpy": "The model draws from a global generator",
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_a_model_whose_output_depends_on_more_than_its_arguments_is_refused(kind, engine):
+    objective = Classification(Network(lambda: Stateful(kind), dtype=torch.float64), 3)
+    with pytest.raises(InvalidInput, match=f"^{STATEFUL[kind]}"):
+        one_round(engine, objective)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.1])
+def test_a_model_that_writes_into_its_input_is_not_taken_for_one_with_a_state(drop):
+    network = Network(lambda: nn.Sequential(nn.SiLU(inplace=True), nn.Linear(4, 3), nn.Dropout(drop)))
+    params, x = network.init(root(0)), torch.randn(5, 4)
+    assert network(params, x.clone()).shape == (5, 3)
+    assert network.training(params, x.clone(), Draws(root(0))).shape == (5, 3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_buffer_that_nothing_reads_may_change(engine):
+    objective = Classification(Network(lambda: Stateful("unread"), dtype=torch.float64), 3)
+    assert one_round(engine, objective).models["layer.weight"].isfinite().all()

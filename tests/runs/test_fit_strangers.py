@@ -245,3 +245,26 @@ def test_a_transformer_runs_for_all_clients_at_once_and_torch_keeps_its_own_warn
     finally:
         torch.set_warn_always(False)
     assert caplog.records == []
+
+
+MODES = {"inference": torch.inference_mode, "no_grad": torch.no_grad, "autocast": partial(torch.autocast, "cpu")}
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_inside_modes_of_torch_is_the_run_outside(mode, engine, caplog):
+    algorithm = corymb.FedAvg(rounds=2, local=corymb.Descent(lr=0.1, steps=3, batch=4))
+
+    def run() -> corymb.Run:
+        x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+        data = corymb.FederatedDataset.from_arrays(x, torch.arange(60) % 3, torch.arange(60) // 10, test=0.2)
+        return corymb.fit(algorithm, data, lambda: nn.Linear(4, 3), engine=engine)
+
+    want = run()
+    with MODES[mode]():
+        got = run()
+        assert torch.is_autocast_enabled("cpu") == (mode == "autocast")
+        assert torch.is_inference_mode_enabled() == (mode == "inference")
+    assert all(torch.equal(got.models[name], want.models[name]) for name in want.models)
+    assert got.metrics == want.metrics
+    assert not caplog.records

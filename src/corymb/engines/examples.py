@@ -111,4 +111,5 @@ class ExampleTable:
 
 
 def _placed(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+    placed = tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+    return placed.clone() if placed.is_inference() else placed  # examples that were made in inference mode

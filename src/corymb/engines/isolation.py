@@ -11,7 +11,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -75,6 +75,16 @@ def torch_quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         for line in TORCHS_OWN:
             warnings.filterwarnings("ignore", message=line, category=UserWarning)
+        yield
+
+
+@contextmanager
+def plain_modes() -> Iterator[None]:
+    """Leave inference mode, which has no gradients, and autocast: a run has its own precision."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        for kind in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
+            stack.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import CellType, FunctionType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -15,12 +16,14 @@ def copied(module: nn.Module, sharing: Iterable[Tensor] = ()) -> nn.Module:
 
     `copy.deepcopy` keeps functions as they are: `self.encode = lambda x: self.layer(x)`, or a hook that refers to
     `self`, would use the original's layers in the copy, whose own parameters would silently never be trained. It also
-    refuses results that a module keeps, such as the weights of `torch.nn.utils.weight_norm`.
+    refuses results that a module keeps, such as the weights of `torch.nn.utils.weight_norm`, and compiled functions.
     """
     twins: dict[int, Any] = {id(tensor): tensor for tensor in sharing}
     for _, _, value in _attributes(module):
         if isinstance(value, Tensor) and not value.is_leaf:
             twins[id(value)] = value.detach().clone()
+        elif isinstance(value, torch.jit.ScriptFunction):  # has no state
+            twins[id(value)] = value
     twin = copy.deepcopy(module, twins)
     for holder, key, value in list(_attributes(twin)):
         if isinstance(value, FunctionType) and _refers(value, twins, set()):

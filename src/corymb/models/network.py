@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
@@ -82,8 +84,9 @@ class Network:
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Network:
         """The same network on another device, or in another precision."""
-        how = {"dropout": self.dropout, "frozen": self._given, "shared": self._shared}
-        return Network(self.model, **how, device=device, dtype=dtype)
+        return Network(
+            self.model, dropout=self.dropout, frozen=self._given, device=device, dtype=dtype, shared=self._shared
+        )
 
     def recipe(self) -> dict[str, Any]:
         """The arguments that make the same network elsewhere, with frozen values: see `corymb.objectives.recipe`."""
@@ -123,17 +126,14 @@ class Network:
         """The module's output with these parameters, in evaluation mode: nothing in it is random."""
         if not self._evaluated:  # check once: intercepting every operation takes time
             few = x[:2]
-            with KeyedDropout(None, len(few)):
-                self._try(self.module, params, few)
+            self._try(self.module, params, few, None)
             self._evaluated = True
         return _only_tensor(self._call(self.module, params, x))
 
     def training(self, params: Params, x: Tensor, draws: Draws) -> Tensor:
         """The module's output in a training step: dropout is active, and draws from each example's key."""
         if self._draws is None:
-            with KeyedDropout(draws, len(x)) as dropout:
-                self._try(self._in_training, params, x)
-            self._draws = dropout.layers > 0
+            self._draws = self._try(self._in_training, params, x, draws)
             if self._draws and self.dropout == "refuse":
                 raise InvalidInput(
                     f"The model {type(self.module).__name__} applies dropout in training: remove it, or {_OFF}."
@@ -143,15 +143,39 @@ class Network:
         with KeyedDropout(draws, len(x)):
             return _only_tensor(self._call(self._in_training, params, x))
 
-    def _try(self, module: nn.Module, params: Params, x: Tensor) -> None:
-        """Call the module once, as if for a gradient, to refuse one that would recompute layers for its gradient."""
-        if no_transform_active():
-            params = {name: value.detach().requires_grad_() for name, value in params.items()}
+    def _try(self, module: nn.Module, params: Params, x: Tensor, draws: Draws | None) -> bool:
+        """Call the module, as if for a gradient, to refuse one whose output does not depend on its arguments alone.
+
+        Returns whether it has dropout.
+        """
+        if not no_transform_active():  # then values cannot be compared
+            with torch.no_grad(), KeyedDropout(draws, len(x)) as dropout:
+                self._call(module, params, x)
+            return bool(dropout.layers)
+        params = {name: value.detach().requires_grad_() for name, value in params.items()}
+        before, drawn = {name: value.clone() for name, value in module.named_buffers()}, _generators()
         try:
             with torch.enable_grad(), disable_saved_tensors_hooks(_RECOMPUTES):
-                self._call(module, params, x)
+                with KeyedDropout(draws, len(x)) as dropout:
+                    first = self._call(module, params, x.clone())  # a layer in place may write into it
+                changed = [name for name, value in module.named_buffers() if not _same(value, before[name])]
+                require(_generators() == drawn, _DRAWS)
+                with KeyedDropout(draws, len(x)):
+                    again = self._call(module, params, x.clone())
         except RuntimeError as error:
             raise InvalidInput(_RECOMPUTES) if _RECOMPUTES in str(error) else error from None
+        finally:
+            with torch.no_grad():
+                for name, value in module.named_buffers():
+                    if name in before and not _same(value, before[name]):
+                        value.copy_(before[name])
+        if isinstance(first, Tensor) and not _same(first, again):
+            what = f"changes its {changed[0]}" if changed else "has a state outside its parameters, which changes"
+            raise InvalidInput(
+                f"The model {what} in every call, and its output with it: clients' models have parameters only, so "
+                "remove this (of a normalisation, by one that keeps nothing, such as LayerNorm or weight_norm)."
+            )
+        return bool(dropout.layers)
 
     def _call(self, module: nn.Module, params: Params, x: Tensor) -> Any:
         """The module's output with these parameters substituted for its own.
@@ -189,6 +213,20 @@ class Network:
             digest.update(f"{name} {list(value.shape)};".encode())
             digest.update(value.double().cpu().contiguous().flatten().numpy().data)
         return f", {len(frozen)} frozen {digest.hexdigest()[:16]}"
+
+
+def _generators() -> tuple[Any, ...]:
+    """The states of the global generators of random numbers."""
+    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().numpy().tobytes()  # noqa: NPY002
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors differ by rounding at most, as they may on a GPU."""
+    if one.shape != other.shape or not one.is_floating_point():
+        return torch.equal(one, other)
+    near = torch.finfo(one.dtype).eps ** 0.5
+    size = float(other.detach().abs().nan_to_num().amax()) if other.numel() else 0.0
+    return torch.allclose(one, other, rtol=near, atol=near * size, equal_nan=True)
 
 
 def _in_training(module: nn.Module) -> nn.Module:
@@ -272,8 +310,12 @@ def refuse_unfit(module: nn.Module) -> None:
 
 
 _RECOMPUTES = (
-    "The model saves memory by computing layers again in the backward pass (torch.utils.checkpoint), when its parameters "
-    "are no longer the client's: switch gradient checkpointing off."
+    "The model saves memory by computing layers again in the backward pass (torch.utils.checkpoint), when its "
+    "parameters are no longer the client's: switch gradient checkpointing off."
+)
+_DRAWS = (
+    "The model draws from a global generator (of torch, numpy or Python), which would make runs irreproducible: use "
+    "nn.Dropout, or remove it."
 )
 _OFF = "switch all dropout off with dropout='off'"
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from corymb.core.client import ClientFn
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
-from corymb.engines.isolation import torch_quiet
+from corymb.engines.isolation import plain_modes, torch_quiet
 from corymb.keys import root
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
@@ -227,6 +227,7 @@ def _requested(
 def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore | None) -> Iterator[Session]:
     """Open a session; its folder and engine are released afterwards."""
     with ExitStack() as stack:
+        stack.enter_context(plain_modes())
         stack.enter_context(threads_set(threads))
         stack.enter_context(torch_quiet())
         if store is not None:

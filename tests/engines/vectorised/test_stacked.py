@@ -75,3 +75,19 @@ def test_attention_is_that_of_each_client(weights):
     assert farthest(together.detach(), apart.detach()) < 1e-12
     got, want = (torch.autograd.grad(scores.sum(), list(params.values())) for scores in (together, apart))
     assert farthest(dict(enumerate(got)), dict(enumerate(want))) < 1e-12
+
+
+def switches() -> list[bool]:
+    cuda = torch.backends.cuda
+    return [cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled()]
+
+
+def test_runs_that_overlap_leave_the_switches_of_attention_as_they_were():
+    before, attends = switches(), Traits(0, 0, 0, False, False, False, attends=True)
+    first, second = stacked_layers(attends), stacked_layers(attends)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert switches() == [False, True, False]
+    second.__exit__(None, None, None)
+    assert switches() == before

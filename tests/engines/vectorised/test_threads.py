@@ -10,6 +10,7 @@ import torch
 from corymb.engines.vectorised.threads import (
     GIL_SECONDS,
     Cancelled,
+    _pool,
     even_slices,
     one_thread,
     run_jobs,
@@ -62,6 +63,50 @@ def test_modes_of_torch_hold_on_other_threads():
     with one_thread(), torch.inference_mode():
         run_jobs(even_slices(8, 1), note, note, 2)
     assert modes == 8 * [(False, False)] + 8 * [(False, True)]
+
+
+def test_threads_that_begin_later_have_as_many_threads_of_torch_as_before():
+    """Also if a thread of the pool starts too late for any job."""
+    before, seen = torch.get_num_threads(), list[int]()
+    torch.set_num_threads(3)
+    try:
+        for _ in range(20):
+            _pool.cache_clear()
+            with one_thread():
+                run_jobs(even_slices(8, 1), lambda job: None, lambda job, check: None, 8)
+            later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+            later.start()
+            later.join()
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [3] * 20
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_ctrl_c_while_threads_start_ends_their_work(after, monkeypatch):
+    done, pool = list[int](), _pool()
+
+    class Interrupted:
+        calls = 0
+
+        def submit(self, work):
+            self.calls += 1
+            if self.calls > after:
+                raise KeyboardInterrupt
+            return pool.submit(work)
+
+    def slowly(job, check):
+        for _ in range(50):
+            time.sleep(0.001)
+            check()
+        done.append(job.start)
+
+    interrupted = Interrupted()
+    monkeypatch.setattr("corymb.engines.vectorised.threads._pool", lambda: interrupted)
+    with one_thread(), pytest.raises(KeyboardInterrupt):
+        run_jobs(even_slices(100, 1), lambda job: None, slowly, 4)
+    time.sleep(0.15)
+    assert not done
 
 
 def test_an_error_on_another_thread_is_raised_and_ends_the_rest():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -24,16 +25,36 @@ def stacked_layers(traits: Traits | None) -> Iterator[None]:
         if traits is not None and traits.looks_up:
             stack.enter_context(Lookups())
         if traits is not None and traits.attends:
-            stack.enter_context(_unfused_attention())
+            stack.enter_context(_unfused_attention)
         yield
 
 
-def _unfused_attention() -> AbstractContextManager[None]:
-    """Compute attention by matrix products: its fused kernels have no vmap rule, so torch would loop over clients."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+class _UnfusedAttention:
+    """Computes attention by matrix products: its fused kernels have no vmap rule, so torch would loop over clients.
 
-    unfused: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
-    return unfused
+    Torch's switches are global: with runs on several threads, the first to enter sets them and the last to leave
+    restores them. Otherwise a run might restore the switches of another, which would stay that way for the process.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._switches = Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with self._lock:
+            if not self._inside:
+                self._switches.enter_context(sdpa_kernel(SDPBackend.MATH))
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._switches.close()
+
+
+_unfused_attention = _UnfusedAttention()
 
 
 class Lookups(TorchFunctionMode):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -75,6 +75,8 @@ def run_jobs(
             raise Cancelled
 
     def work() -> None:
+        # Not when the pool starts a thread, which may be after this call: it also sets what new threads begin with.
+        torch.set_num_threads(1)
         with torch.inference_mode(inference), torch.set_grad_enabled(grads):
             while waiting and not cancelled:
                 try:
@@ -89,8 +91,10 @@ def run_jobs(
                     cancelled.append(True)
                     raise
 
-    workers = [_pool().submit(work) for _ in range(min(threads, len(jobs)) - 1)]
+    workers: list[Future[None]] = []
     try:
+        for _ in range(min(threads, len(jobs)) - 1):
+            workers.append(_pool().submit(work))  # noqa: PERF401 - Ctrl-C may arrive here, too
         while waiting and not cancelled:
             try:
                 job = waiting.popleft()
@@ -112,7 +116,7 @@ def run_jobs(
 @cache
 def _pool() -> ThreadPoolExecutor:
     """Worker threads for all calls, as many as were ever busy at once: torch's libraries keep memory for each one."""
-    return ThreadPoolExecutor(MAX_THREADS, "corymb", initializer=torch.set_num_threads, initargs=(1,))
+    return ThreadPoolExecutor(MAX_THREADS, "corymb")
 
 
 if hasattr(os, "register_at_fork"):  # threads do not survive a fork
