@@ -317,7 +317,7 @@ class Bare(nn.Module):
     ("model", "line"),
     [
         (nn.ReLU(), "has no parameters"),
-        (lambda: 3, "returned a int"),
+        (lambda: 3, "returned int"),
         (Bare(), r"no reset_parameters\(\)"),
         (nn.Sequential(nn.Linear(4, 4), Bare()), "Layer Bare"),
     ],

@@ -153,15 +153,17 @@ class Network:
                 self._call(module, params, x)
             return bool(dropout.layers)
         params = {name: value.detach().requires_grad_() for name, value in params.items()}
-        before, drawn = {name: value.clone() for name, value in module.named_buffers()}, _generators()
+        before, states = {name: value.clone() for name, value in module.named_buffers()}, [_generators()]
         try:
             with torch.enable_grad(), disable_saved_tensors_hooks(_RECOMPUTES):
                 with KeyedDropout(draws, len(x)) as dropout:
                     first = self._call(module, params, x.clone())  # a layer in place may write into it
                 changed = [name for name, value in module.named_buffers() if not _same(value, before[name])]
-                require(_generators() == drawn, _DRAWS)
+                states.append(_generators())
                 with KeyedDropout(draws, len(x)):
                     again = self._call(module, params, x.clone())
+                # In both calls: another thread may draw at the same time, though hardly twice.
+                require(states[0] == states[1] or states[1] == _generators(), _DRAWS)
         except RuntimeError as error:
             raise InvalidInput(_RECOMPUTES) if _RECOMPUTES in str(error) else error from None
         finally:
