@@ -41,7 +41,7 @@ FORMAT = 1
 """The version of the message format, which must be the same on both sides."""
 MOST_SESSIONS = 4
 """How many sessions are in memory at once. A run has two or three; those of earlier runs are on disk."""
-DISK_FULL = "its disk is full, so client memory cannot be kept: free some space there (--state)"
+DISK_FULL = "this node's disk is full, so client memory cannot be kept: free some space there (--state)"
 
 
 class UnknownSession(Exception):
@@ -188,9 +188,11 @@ class Node:
             log.warning("a message was refused: %s", problem)
             return refusal(f"{first_line(problem)}{_remedy(problem)}", never=isinstance(problem, NEVER))
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                log.error("a message was refused: %s", DISK_FULL)
+                return refusal(DISK_FULL)
             log.exception("a message could not be answered")
-            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            return refusal(DISK_FULL if full else one_line(error))
+            return refusal(one_line(error))
 
     def _once(self, request: dict[str, Any], digest: str) -> bytes:
         """The reply to a call; a repeated message gets the same reply again, without running the call."""
