@@ -193,7 +193,8 @@ class RemoteEngine:
                 return found
             left_out = "".join(f"; one was left out: {why}" for why in list(self._left_out.values())[:1])
             there = f"{len(found)} of {least} nodes are there"
-            lacking = f"; no node has client {min(absent)!r} of the run, and {len(absent) - 1} more" if absent else ""
+            more = f", and {len(absent) - 1} more" if len(absent) > 1 else ""
+            lacking = f"; no node has client {min(absent)!r} of the run{more}" if absent else ""
             how = "Start the nodes that the run had" if absent else "Start more, or expect fewer"
             late = time.monotonic() - began >= wait
             require(not late, f"{there} after {wait:.0f} s{lacking}{left_out}. {how}.")
