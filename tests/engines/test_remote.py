@@ -220,7 +220,9 @@ def test_a_resumed_run_waits_for_its_own_nodes_and_admits_no_others():
         assert RemoteEngine(transport, expect=2, clients=of_run).names == of_run
     assert lines == ["the node at 2 is left out: it is 'late', which has no client of this run"]
     del transport.nodes["1"]  # two nodes are there, as many as the run had; but not the same
-    with pytest.raises(InvalidInput, match=r"no node has client 'client-2' of the run; one was .* Start the nodes that the run had"):
+    with pytest.raises(
+        InvalidInput, match=r"no node has client 'client-2' of the run; one was .* Start the nodes that the run had"
+    ):
         RemoteEngine(transport, expect=1, wait=0.3, clients=of_run)
 
 

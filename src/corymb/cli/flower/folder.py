@@ -155,9 +155,7 @@ def check_own(address: str) -> None:
             if elsewhere
             else "change address"
         )
-        raise InvalidInput(
-            f"This machine cannot listen at {address} ({error.strerror}): in {FILE}, {how}."
-        ) from None
+        raise InvalidInput(f"This machine cannot listen at {address} ({error.strerror}): in {FILE}, {how}.") from None
 
 
 def program(name: str) -> str:
