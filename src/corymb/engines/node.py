@@ -241,7 +241,7 @@ class Node:
         if request.get("data", self.fingerprint) != self.fingerprint:
             raise OtherData(
                 "its data are not those that it had when the run began: give it those back and restart it, or begin a "
-                "new run."
+                "new run"
             )
         parsed = _read_call(request, len(self.engine.names))
         session = self._session(request["session"])
