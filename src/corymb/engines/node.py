@@ -17,6 +17,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -40,11 +41,19 @@ FORMAT = 1
 """The version of the message format, which must be the same on both sides."""
 MOST_SESSIONS = 4
 """How many sessions are in memory at once. A run has two or three; those of earlier runs are on disk."""
-DISK_FULL = "its disk is full, so client memory cannot be kept: free some space there (--state)"
+DISK_FULL = "this node's disk is full, so client memory cannot be kept: free some space there (--state)"
 
 
 class UnknownSession(Exception):
     """Raised for a session that this node never opened, or of which nothing is left."""
+
+
+class OtherData(WireError):
+    """Raised for a call of a run that began with other data: a node reads its data again when it is restarted."""
+
+
+NEVER = (NotAllowed, NotHere, OtherData)
+"""Refusals that sending the message again does not change."""
 
 
 class _Request(NamedTuple):
@@ -158,6 +167,11 @@ class Node:
             "echo": lambda request: {"kind": "echo", "payload": request.get("payload")},
         }
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hash of the clients' data, which takes as long as reading them: they stay the same in this process."""
+        return str(self.engine.fingerprint)
+
     def answer(self, message: bytes) -> bytes:
         """The reply to a message; if the message is wrong, a reply that says why."""
         try:
@@ -172,11 +186,13 @@ class Node:
             return refusal(str(problem), unknown=True)
         except (WireError, InvalidInput) as problem:
             log.warning("a message was refused: %s", problem)
-            return refusal(f"{first_line(problem)}{_remedy(problem)}", never=isinstance(problem, (NotAllowed, NotHere)))
+            return refusal(f"{first_line(problem)}{_remedy(problem)}", never=isinstance(problem, NEVER))
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                log.error("a message was refused: %s", DISK_FULL)
+                return refusal(DISK_FULL)
             log.exception("a message could not be answered")
-            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            return refusal(DISK_FULL if full else one_line(error))
+            return refusal(one_line(error))
 
     def _once(self, request: dict[str, Any], digest: str) -> bytes:
         """The reply to a call; a repeated message gets the same reply again, without running the call."""
@@ -200,7 +216,7 @@ class Node:
             "clients": list(engine.names),
             "sizes": engine.sizes,
             "schema": _plain(engine.schema),
-            "fingerprint": engine.fingerprint,
+            "fingerprint": self.fingerprint,
             "engine": {name: value for name, value in engine.describe().items() if name not in ("memory", "chunk")},
             "versions": versions(),
             "allow": list(self.allow),
@@ -222,6 +238,11 @@ class Node:
         return {"kind": "opened"}
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request.get("data", self.fingerprint) != self.fingerprint:
+            raise OtherData(
+                "its data are not those that it had when the run began: give it those back and restart it, or begin a "
+                "new run"
+            )
         parsed = _read_call(request, len(self.engine.names))
         session = self._session(request["session"])
         began = time.perf_counter()

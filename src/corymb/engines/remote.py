@@ -131,6 +131,7 @@ class RemoteEngine:
         self._address: dict[str, str] = {}  # by host
         self.traffic = _Traffic()
         self._left_out: dict[str, str] = {}  # addresses of nodes that were left out, and why
+        self._impostors: set[str] = set()  # addresses of nodes that have the name of another one
         self._unable: dict[str, set[str]] = {}  # by function, the nodes that cannot run it
         self._known = self._gather(expect or 1, wait)
         self._join(list(self._known.values()))
@@ -192,7 +193,8 @@ class RemoteEngine:
                 return found
             left_out = "".join(f"; one was left out: {why}" for why in list(self._left_out.values())[:1])
             there = f"{len(found)} of {least} nodes are there"
-            lacking = f"; no node has client {min(absent)!r} of the run, and {len(absent) - 1} more" if absent else ""
+            more = f", and {len(absent) - 1} more" if len(absent) > 1 else ""
+            lacking = f"; no node has client {min(absent)!r} of the run{more}" if absent else ""
             how = "Start the nodes that the run had" if absent else "Start more, or expect fewer"
             late = time.monotonic() - began >= wait
             require(not late, f"{there} after {wait:.0f} s{lacking}{left_out}. {how}.")
@@ -255,8 +257,10 @@ class RemoteEngine:
             known = self._hosts.get(str(hello["name"]))
             if known is None or known.name not in missing:
                 continue  # not a node of this run, or one with the name of a node that is online
-            if hello["token"] != known.token or list(hello["clients"]) != list(known.hello["clients"]):
-                log.warning("a node calls itself %s, but it is another one: it is left out", known.name)
+            if hello["token"] != known.token:
+                if address not in self._impostors:
+                    log.warning("a node calls itself %s, but it is another one: it is left out", known.name)
+                self._impostors.add(address)
                 continue
             self._address[known.name] = address
 
@@ -371,6 +375,7 @@ class RemoteEngine:
             {
                 "kind": "call",
                 "session": self.session,
+                "data": self._hosts[host].hello["fingerprint"],
                 "ids": local,
                 "keep": self._keep,
                 "remembers": host in self._remembers,

@@ -198,6 +198,12 @@ def resume_run(
         rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
     plan = partial(plan_for, data, settings, data_name=config["data"], clients=read_clients(store.folder), **rest)
     with session_for(plan, settings.threads, store) as session:
+        began_with = config.get("record", {}).get("data", session.fingerprint)
+        require(
+            began_with == session.fingerprint,
+            f"The data are not those that the run in {folder} began with: give the same clients and examples, at every "
+            "node of a federation, or start a new run (start=run.snapshot.handover() begins from its models).",
+        )
         check_answers(session.answers, config.get("record", {}).get("answers"), config["model"])
         saved = store.reopen()
         start = session.restore(saved, environment)

@@ -31,7 +31,7 @@ def check_covered(algorithm: Algorithm, settings: RunSettings, *, standardises: 
     require(
         not standardises,
         f"{uncovered} the means and scales of raw features: scale them by known numbers and give --scale "
-        "none (scale='none').",
+        "none (scale='none', on a federation where the nodes read their data).",
     )
     require(settings.class_weight != "balanced", f"{uncovered} counts of classes: give class_weight as numbers.")
     require(settings.until == "rounds", f"{uncovered} stopping when losses stop falling: leave until at 'rounds'.")
