@@ -725,7 +725,7 @@ class Stateful(nn.Module):
             self.mean.lerp_(x.detach().mean(0), 0.1)
         if self.kind in ("python", "numpy") and self.training:
             draw = random.random() if self.kind == "python" else np.random.rand()  # noqa: NPY002
-            return self.layer(x) * (1 + (draw < 1e-9))
+            return self.layer(x) * (1 + draw)
         if self.kind == "unread":
             self.mean += 1
             return self.layer(x)
@@ -733,11 +733,11 @@ class Stateful(nn.Module):
 
 
 STATEFUL = {
-    "counts": "The model has a state outside its parameters, which changes in every call",
+    "counts": r"The model has a state outside its parameters \(a counter, or .*\), which changes in every call",
     "averages": "The model changes its mean in every call, and its output with it",
     "spectral": "The model changes its layer.parametrizations.weight.0._[uv] in every call, and its output with it",
-    "python": "The model draws from a global generator",
-    "numpy": "The model draws from a global generator",
+    "python": "The model has a state outside its parameters",
+    "numpy": "The model has a state outside its parameters",
 }
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
@@ -153,17 +151,14 @@ class Network:
                 self._call(module, params, x)
             return bool(dropout.layers)
         params = {name: value.detach().requires_grad_() for name, value in params.items()}
-        before, states = {name: value.clone() for name, value in module.named_buffers()}, [_generators()]
+        before = {name: value.clone() for name, value in module.named_buffers()}
         try:
             with torch.enable_grad(), disable_saved_tensors_hooks(_RECOMPUTES):
                 with KeyedDropout(draws, len(x)) as dropout:
                     first = self._call(module, params, x.clone())  # a layer in place may write into it
                 changed = [name for name, value in module.named_buffers() if not _same(value, before[name])]
-                states.append(_generators())
                 with KeyedDropout(draws, len(x)):
                     again = self._call(module, params, x.clone())
-                # In both calls: another thread may draw at the same time, though hardly twice.
-                require(states[0] == states[1] or states[1] == _generators(), _DRAWS)
         except RuntimeError as error:
             raise InvalidInput(_RECOMPUTES) if _RECOMPUTES in str(error) else error from None
         finally:
@@ -172,7 +167,8 @@ class Network:
                     if name in before and not _same(value, before[name]):
                         value.copy_(before[name])
         if isinstance(first, Tensor) and not _same(first, again):
-            what = f"changes its {changed[0]}" if changed else "has a state outside its parameters, which changes"
+            outside = "has a state outside its parameters (a counter, or a generator of numpy or Python), which changes"
+            what = f"changes its {changed[0]}" if changed else outside
             raise InvalidInput(
                 f"The model {what} in every call, and its output with it: clients' models have parameters only, so "
                 "remove this (of a normalisation, by one that keeps nothing, such as LayerNorm or weight_norm)."
@@ -215,11 +211,6 @@ class Network:
             digest.update(f"{name} {list(value.shape)};".encode())
             digest.update(value.double().cpu().contiguous().flatten().numpy().data)
         return f", {len(frozen)} frozen {digest.hexdigest()[:16]}"
-
-
-def _generators() -> tuple[Any, ...]:
-    """The states of the global generators of random numbers."""
-    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().numpy().tobytes()  # noqa: NPY002
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -314,10 +305,6 @@ def refuse_unfit(module: nn.Module) -> None:
 _RECOMPUTES = (
     "The model saves memory by computing layers again in the backward pass (torch.utils.checkpoint), when its "
     "parameters are no longer the client's: switch gradient checkpointing off."
-)
-_DRAWS = (
-    "The model draws from a global generator (of torch, numpy or Python), which would make runs irreproducible: use "
-    "nn.Dropout, or remove it."
 )
 _OFF = "switch all dropout off with dropout='off'"
 
