@@ -432,7 +432,8 @@ def test_help_that_is_not_read_to_its_end_is_no_error():
 def test_without_flower_a_federation_says_what_to_install(package, capsys, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("corymb.engines.flower.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
+    for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     line = "run federation ifca --k 2 --engine flower --address 127.0.0.1:9"
     assert main(line.split()) == 2
     assert capsys.readouterr().err == "corymb: Flower is not installed: pip install 'corymb[flower]'.\n"
