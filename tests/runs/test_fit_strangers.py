@@ -1,5 +1,8 @@
 """Problems that users met with unusual data and models: each of these once ended or spoilt a run."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -268,3 +271,27 @@ def test_a_run_inside_modes_of_torch_is_the_run_outside(mode, engine, caplog):
     assert all(torch.equal(got.models[name], want.models[name]) for name in want.models)
     assert got.metrics == want.metrics
     assert not caplog.records
+
+
+FORKS = """
+import os, torch, corymb
+data = corymb.datasets.digits(clients=4)
+torch.set_num_threads(2)
+torch.ones(2**22).sum()  # starts threads
+corymb.fit(corymb.FedAvg(rounds=1), data, threads=2)
+if not os.fork():
+    run = corymb.fit(corymb.FedAvg(rounds=1), data, threads=2)
+    print(len(run.history), run.config["threads"], torch.get_num_threads(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_run_in_a_forked_process_does_not_wait_for_the_threads_of_its_parent():
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=100, check=True, env=environment
+    )
+    assert done.stdout == "1 1 2\n"
+    assert "this process was forked" in done.stderr

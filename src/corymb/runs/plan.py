@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -29,6 +31,16 @@ from corymb.runs.settings import DataOptions, RunSettings, names
 from corymb.runs.standardise import NullObjective, Standard
 from corymb.settings import InvalidInput, require, to_dict
 from corymb.trees import Params
+
+log = logging.getLogger(__name__)
+FORKED = (
+    "this process was forked, and torch's threads do not survive that: the run uses one thread. For more, start "
+    "processes by spawn."
+)
+_forked: list[int] = []
+"""This process, if it was forked from one that had imported this module."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _forked.append(os.getpid()))
 
 
 def placement_for(settings: RunSettings) -> Placement:
@@ -63,10 +75,16 @@ def available_devices() -> list[str]:
 
 @contextmanager
 def threads_set(threads: int | None) -> Iterator[None]:
-    """Set the number of torch's CPU threads, and restore it afterwards."""
+    """Set the number of torch's CPU threads, and restore it afterwards.
+
+    It is one in a forked process, where an operation on several would wait forever for those of the parent.
+    """
     before = torch.get_num_threads()
-    if threads is not None:
-        torch.set_num_threads(threads)
+    wanted = before if threads is None else threads
+    if _forked and wanted > 1:
+        log.warning(FORKED)
+        wanted = 1
+    torch.set_num_threads(wanted)
     try:
         yield
     finally:
