@@ -274,12 +274,13 @@ def test_a_run_inside_modes_of_torch_is_the_run_outside(mode, engine, caplog):
 
 
 FORKS = """
-import os, torch, corymb
+import os, signal, torch, corymb
 data = corymb.datasets.digits(clients=4)
 torch.set_num_threads(2)
 torch.ones(2**22).sum()  # starts threads
 corymb.fit(corymb.FedAvg(rounds=1), data, threads=2)
 if not os.fork():
+    signal.alarm(60)
     run = corymb.fit(corymb.FedAvg(rounds=1), data, threads=2)
     print(len(run.history), run.config["threads"], torch.get_num_threads(), flush=True)
     os._exit(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -154,10 +154,7 @@ class Session:
             log.warning(BOUNDED[bounds])
         found = robust_standard(fed, self.schema.features, targets=targets and bounds != "one")
         standard = found.standard.uncentred() if bounds == "sign" else found.standard
-        notes = describe_clients(found, self.schema.size, self.schema.feature_names)
-        for line in notes:
-            log.warning(line)
-        self.schema = self.schema._replace(notes=(*self.schema.notes, *notes))
+        self.add_notes(describe_clients(found, self.schema.size, self.schema.feature_names))
         if whitens(self.plan.algorithm) and can_whiten(self.learner.objective, self.schema.features):
             standard = standard._replace(root=whitening_root(fed, standard.mean, standard.scale, standard.limit))
         return standard, fed.ledger
@@ -208,7 +205,10 @@ class Session:
         """Note that features have new units, unless `start` is from the same data, and what ε does not cover."""
         new_units = self.standard is not None and start.units != self._units(start)
         unaccounted = is_private(self.plan.algorithm) and not start.account
-        notes = [RESTANDARDISED] * new_units + [UNACCOUNTED] * unaccounted
+        self.add_notes([RESTANDARDISED] * new_units + [UNACCOUNTED] * unaccounted)
+
+    def add_notes(self, notes: Sequence[str]) -> None:
+        """Log these lines, and keep them with the run."""
         for line in notes:
             log.warning(line)
         self.schema = self.schema._replace(notes=(*self.schema.notes, *notes))

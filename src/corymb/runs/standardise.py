@@ -334,6 +334,37 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
     return RobustStandard(Standard(*(row.float() for row in rows)), excluded, broad, narrow)
 
 
+def changed_scales(fed: Federation, standard: Standard, *, targets: bool) -> list[int]:
+    """The features of new data, and last the target, whose values are out of all proportion to a standardisation.
+
+    They vary `NARROW` times as much as the data that it is from, or as little, or their mean is `FAR` deviations away.
+    """
+    centre, unit, squares, *_ = _moments(fed, None, None)
+    fed.ledger.rounds += 2  # means, then deviations
+    scale = torch.cat([_deviation(*pair).cpu().reshape(-1) for pair in zip(squares, unit, strict=True)])
+    varied = torch.cat([square.cpu().reshape(-1) > 0 for square in squares])
+    mean = torch.cat([part.cpu().reshape(-1) for part in centre])
+    was = torch.cat([standard.scale.reshape(-1), standard.target_scale.reshape(1)]).to(scale)
+    was_mean = torch.cat([standard.mean.reshape(-1), standard.target_mean.reshape(1)]).to(mean)
+    other = varied & ((scale > NARROW * was) | (scale < was / NARROW)) | ((mean - was_mean).abs() > FAR * was)
+    other[-1] &= targets
+    return other.nonzero()[:, 0].tolist()
+
+
+def describe_changed(changed: list[int], size: int, feature_names: Sequence[str] = ()) -> list[str]:
+    """A line about features of new data that are unlike those of the data before; empty if there are none.
+
+    >>> describe_changed([0], 1, ("power",))
+    ["values of 'power' in the new data are out of all proportion to those before, perhaps in other units: they are \
+standardised as before, because the models know no other units"]
+    """
+    return [
+        f"values of {what} in the new data are out of all proportion to those before, perhaps in other units: they are "
+        "standardised as before, because the models know no other units"
+        for _, _, what, _ in _alike({"": changed} if changed else {}, size, feature_names)
+    ]
+
+
 def _other_units(names: Sequence[str], spread: Tensor, *, targets: bool) -> tuple[Excluded, Excluded]:
     """Clients whose features vary as much as overall while they hardly vary at as many others or more; and the reverse.
 

@@ -49,7 +49,7 @@ def test_a_run_continues_with_more_examples_and_new_clients(begun):
     assert labels_after(run.history, 4, 8) == [begun.labels.get(name, -1) for name in run.names]
     assert labels_after(run.history, 6, 8) == run.snapshot.labels.tolist()
     assert run.ledger.bytes_up > begun.ledger.bytes_up
-    assert run.ledger.rounds == begun.ledger.rounds + 2
+    assert run.ledger.rounds == begun.ledger.rounds + 2 + 2  # the first two compare the units of the data
     assert run.config["record"]["refreshed"] == [{"clock": 4, "data": begun.config["record"]["data"]}]
     assert run.config["record"]["data"] != begun.config["record"]["data"]
     assert run.refresh(grown(), rounds=1).snapshot.clock == 7
@@ -58,6 +58,38 @@ def test_a_run_continues_with_more_examples_and_new_clients(begun):
 def test_features_stay_standardised_as_they_were(begun):
     run = begun.refresh(grown(shift=1000.0), rounds=1)
     assert all(torch.equal(a, b) for a, b in zip(run.standard, begun.standard, strict=True))
+
+
+UNITS = "values of feature {} in the new data are out of all proportion to those before, perhaps in other units"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: x, None),
+        (lambda x: x * 2, None),
+        (lambda x: x * [1000, 1], 0),
+        (lambda x: x / [1, 1000], 1),
+        (lambda x: np.add(x, [0, 1e5]), 1),
+    ],
+    ids=["as before", "somewhat wider", "in grams", "in tonnes", "elsewhere"],
+)
+def test_features_in_other_units_than_before_are_named(change, said, begun, caplog):
+    x, y, client = small.arrays(8, 30, seed=1)
+    assert x.shape[1] == 2
+    run = begun.refresh((change(x), y, client), rounds=1)
+    notes = [note for note in run.schema.notes if "out of all proportion" in note]
+    assert [note for note in caplog.messages if "out of all proportion" in note] == notes
+    assert len(notes) == (said is not None)
+    assert all(note.startswith(UNITS.format(said)) for note in notes)
+
+
+def test_targets_in_other_units_than_before_are_named():
+    x, y, client = small.prices()
+    begun = fit(corymb.FedAvg(rounds=2), (x, y, client))
+    assert not begun.refresh((x, y, client), rounds=1).schema.notes
+    (note,) = begun.refresh((x, y * 1000, client), rounds=1).schema.notes
+    assert note.startswith("values of the target in the new data are out of all proportion")
 
 
 def test_what_was_learned_is_where_it_continues(begun):

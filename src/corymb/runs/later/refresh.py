@@ -21,6 +21,7 @@ import torch
 
 from corymb.algorithms.catalogue import entry_of
 from corymb.core.engine import Engine
+from corymb.core.federation import Federation, Ledger
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset, as_dataset
 from corymb.data.schema import schema_of
@@ -31,10 +32,13 @@ from corymb.runs.folder.writer import RunStore
 from corymb.runs.history import CONVERGED, Round, counted
 from corymb.runs.learners import MODELS, Model
 from corymb.runs.own.metrics import Metric
-from corymb.runs.plan import check_longer, placed_snapshot, rounds_in, with_rounds
+from corymb.runs.own.privacy import is_private
+from corymb.runs.plan import check_longer, make_engine, placed_snapshot, placement_for, rounds_in, with_rounds
+from corymb.runs.remote.engine import REMOTE_ENGINES
 from corymb.runs.serving import remembers
 from corymb.runs.session import Progress
 from corymb.runs.settings import RunSettings
+from corymb.runs.standardise import changed_scales, describe_changed
 from corymb.settings import InvalidInput, from_dict, require, to_dict
 
 if TYPE_CHECKING:
@@ -107,11 +111,26 @@ def refresh(
     store = None if out is None else RunStore(check_free(Path(out)))
     with session_for(plan, settings.threads, store) as session:
         session.note_handover(start)
+        ledger = copy.deepcopy(run.ledger)
+        session.add_notes(_changed_units(run, dataset, settings, continued, ledger))
         at = placed_snapshot(_renamed(start, run.names, dataset.names), session.plan.placement)
-        session.take_over(_history(run, dataset.names), copy.deepcopy(run.ledger), run.seconds)
+        session.take_over(_history(run, dataset.names), ledger, run.seconds)
         if store is not None:
             session.create_folder(at)
         return finish(session, at, watch)
+
+
+def _changed_units(
+    run: Run, data: FederatedDataset, settings: RunSettings, algorithm: Algorithm, ledger: Ledger
+) -> list[str]:
+    """Notes on features whose values are out of all proportion to the run's standardisation, asked from the clients."""
+    if run.standard is None or settings.engine in REMOTE_ENGINES or is_private(algorithm):
+        return []
+    fed = Federation(make_engine(data, settings, placement_for(settings)))
+    fed.ledger = ledger
+    targets = run.schema.task == "regression" and bool(run.standard.target_scale != 1)
+    changed = changed_scales(fed, run.standard, targets=targets)
+    return describe_changed(changed, run.schema.size, run.schema.feature_names)
 
 
 def _warn_of_missing(left: list[str]) -> None:
