@@ -367,7 +367,7 @@ def test_help_and_refusals_come_without_torch():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_in_a_process_of_its_own():
+def test_the_command_in_a_process_of_its_own(tmp_path):
     """The exit code reaches the shell, and a real Ctrl-C stops cleanly."""
     bad = [sys.executable, "-m", "corymb", "run", "digits"]
     done = subprocess.run(bad, env=ENVIRONMENT, capture_output=True, text=True)
@@ -375,7 +375,7 @@ def test_the_command_in_a_process_of_its_own():
     assert done.stderr == f"corymb: {USAGE}\n"
     line = "run mixed-regression-ifca ifca --k 2 --rounds 100000 --json"
     process = subprocess.Popen(
-        [sys.executable, "-m", "corymb", *line.split()],
+        [sys.executable, "-m", "corymb", *line.split(), "--out", str(tmp_path / "run")],
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -42,7 +42,7 @@ def test_a_budget_ends_the_run_and_resuming_does_not_refill_it(data, tmp_path):
 
 def test_the_command_line_reports_the_privacy_spent(tmp_path, capsys):
     line = "run digits fedavg --rounds 30 --local.steps 1 --privacy.noise 6 --privacy.clip 1 --json"
-    assert main([*line.split(), "--privacy.epsilon", "1.5"]) == 0
+    assert main([*line.split(), "--privacy.epsilon", "1.5", "--out", str(tmp_path / "run")]) == 0
     out, err = capsys.readouterr()
     assert "privacy budget exhausted after" in err
     assert json.loads(out)["metrics"]["epsilon"] <= 1.5
