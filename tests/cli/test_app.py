@@ -127,6 +127,8 @@ def test_settings_of_a_run_on_other_data_of_the_same_name_are_said_to_be(here, c
         assert (said in capsys.readouterr().err) == other
     assert main(["run", "--config", "runs/again0/config.toml", "-q"]) == 0
     assert "other data" not in capsys.readouterr().err
+    (here / "own.toml").write_text('data = "digits"\nalgorithm = "fedavg"\nrounds = 1\nrecord = "none"\n')
+    assert main(["run", "--config", "own.toml", "-q"]) == 0
 
 
 def test_one_table_with_a_column_of_clients(here, capsys):

@@ -62,7 +62,8 @@ def perform(given_values: Mapping[str, Any], output: Output) -> int:
 
 def _on_other_data(values: Mapping[str, Any], given: Mapping[str, Any], run: Run) -> bool:
     """Whether a run by the settings of another had other data, although nobody asked for others."""
-    recorded = values.get("record", {}).get("data")
+    record = values.get("record")  # of a settings file, which anybody may have written
+    recorded = record.get("data") if isinstance(record, Mapping) else None
     others = {"data", "seed", *names(DataOptions)} & given.keys()
     return recorded is not None and not others and run.config["record"]["data"] != recorded
 
