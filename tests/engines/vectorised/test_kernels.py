@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
@@ -79,10 +80,17 @@ def test_work_grows_with_the_examples_that_pass(how, work):
     assert watch.work(torch.tensor([10, 20, 40])).tolist() == work
 
 
+def dropping():
+    return nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("held", [2**22, 0], ids=["located at once", "located a few clients at a time"])
+@pytest.mark.parametrize("network", [mlp(4, [6], 3), dropping], ids=["mlp", "dropout"])
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("how", [Descent(lr=0.1, steps=4, batch=2), Descent(lr=9.0, epochs=2, batch=3, safe=True)])
-def test_a_few_clients_at_a_time_descend_as_all_at_once(how, own, monkeypatch):
-    objective = Classification(Network(mlp(4, [6], 3), dtype=torch.float64), 3)
+def test_a_few_clients_at_a_time_descend_as_all_at_once(how, own, network, held, monkeypatch):
+    monkeypatch.setattr("corymb.engines.vectorised.batches.HELD", held)
+    objective = Classification(Network(network, dtype=torch.float64), 3)
     params, on, key = job(objective, 0)
     on = on._replace(x=on.x.double(), weight=on.weight.double())
     kernels = Kernels(watch(objective, take(params, 0), take(take(on, 0), slice(0, 1))), "cpu", 1, only="fused")

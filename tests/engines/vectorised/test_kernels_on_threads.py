@@ -42,7 +42,7 @@ def several_threads(objective, monkeypatch, threads: int, kernel: str = "fused")
     """
     params, on, _ = job(objective, 0, clients=CLIENTS)
     traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
-    monkeypatch.setattr(module, "CACHE_BYTES", 2 * traits.parameter_bytes)
+    monkeypatch.setattr(module, "THREADED_CACHE_BYTES", 2 * traits.parameter_bytes)
     monkeypatch.setattr(module, "WIDE", 1)
     monkeypatch.setattr("corymb.engines.vectorised.threads.GIL_SECONDS", 1e-9)
     if kernel == "layers":
@@ -229,7 +229,7 @@ def seven_clients():
 
 @pytest.mark.parametrize(("kernel", "model"), [("serial", lambda: LastState(nn.LSTM)), ("fused", mlp(4, [6], 3))])
 def test_time_that_is_up_inside_a_round_ends_it_on_all_threads(kernel, model, monkeypatch, on_threads):
-    monkeypatch.setattr(module, "CACHE_BYTES", 1)  # jobs of one client
+    monkeypatch.setattr(module, "THREADED_CACHE_BYTES", 1)  # jobs of one client
     monkeypatch.setattr(threads_module, "GIL_SECONDS", 1e-9)  # short operations on several threads too
     objective, how = Classification(Network(model), 3), Descent(lr=0.1, steps=10, batch=3)
     options = {"kernel": kernel, "threads": 2, "evaluate_every": 0}

@@ -14,7 +14,7 @@ There are three kernels, which implement `corymb.core.client.Kernel` and give th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -28,6 +28,7 @@ from torch.func import vmap
 from corymb.choices import KernelName
 from corymb.core.client import Examples, Measure, Objective, Pointwise
 from corymb.core.objective import Draws
+from corymb.engines.vectorised.batches import DrawnSteps, Step, some_rows, steps_of
 from corymb.engines.vectorised.blocks import mean_of_blocks, passes, reach, rows_in_cache, rows_of_blocks
 from corymb.engines.vectorised.flat_weights import flattened
 from corymb.engines.vectorised.fused import fused_step
@@ -68,8 +69,10 @@ CNN_BYTES, RNN_BYTES, LSTM_BYTES = 2**20, 2**20, 2**16
 """Up to this many bytes of activations per batch, clients run together on a CPU: limits for convolutional models, for
 recurrent ones (half of it for GRUs), and for LSTMs, which oneDNN makes fast for a single client. Measured with 16 to
 200 clients: at these limits, running together is 1.1 to 1.8 times as fast."""
-CACHE_BYTES = 2**23
-"""Bytes of models for each thread that stay in a processor's caches from step to step."""
+CACHE_BYTES, THREADED_CACHE_BYTES = 2**22, 2**23
+"""Bytes of models, for each thread, that stay in a processor's caches from step to step: with one thread, and with
+several, which share work better if operations take longer. Measured: 4 MiB is 6 to 10 % faster than 8 with one thread,
+and 3 % slower with two."""
 LARGE_MODEL, SMALL_BATCH = 300_000, 20
 """With at least this many parameters and at most this many examples per step, one thread is faster client by client
 than with stacked linear layers. Measured: 1.08 to 1.3 times as fast; slower with 25 examples or 250,000 parameters."""
@@ -304,16 +307,32 @@ class Kernels:
         """Every client's descent from its own model, and its loss at the first step: n rows."""
         self.watch.note_stack(on)
         how = self.watch.descent(how)
-        name, steps = self.pick(how, on.weight.shape[1]), _steps(how, on.weight.shape[1])
+        name = self.pick(how, on.weight.shape[1])
         if name == "serial":
             work = self._by_length if self.equal else self._one_by_one
             return work(objective, params, on, key, how, own=own)
         if name == "fused" and (few := self._clients_in_cache(how)) < len(on.weight):
             return self._in_groups(objective, params, on, key, how, few, own=own)
-        part = None
+        batches = steps_of(on, key, how, padded=self.traits.independent)
+        return self._together(name, objective, params, on, key, how, batches, own=own)
+
+    def _together(
+        self,
+        name: KernelName,
+        objective: Objective,
+        params: Params,
+        on: Examples,
+        key: Key,
+        how: Descent,
+        batches: Iterable[Step],
+        *,
+        own: bool,
+    ) -> tuple[Params, Tensor]:
+        """Each step of all clients at once."""
+        steps, part = _steps(how, on.weight.shape[1]), None
         if how.safe:
-            places = Batches.sample(how, on.weight, key)
-            some, same = on if places is None else _rows(on, places, None), Draws(key, 0, places)
+            rows = Batches.sample(how, on.weight, key)
+            some, same = on if rows is None else some_rows(on, rows), Draws(key, 0, rows)
 
             def slopes_at(at: Params) -> Params:
                 return _gradients(objective, at, some, same, traits=self.traits)[0]
@@ -329,7 +348,7 @@ class Kernels:
         if name == "fused" and self._captures:  # a graph takes step sizes as an input; the steps before it do so too
             lr, part = 1.0, rates
         before, player, stepper, slopes = torch.empty(0), None, None, list[Tensor]()
-        for taken, (batch, active, draws) in enumerate(_batches(on, key, how, padded=self.traits.independent)):
+        for taken, (batch, active, draws) in enumerate(batches):
             self.watch.report(taken / steps)
             first = not draws.step
             soon = first or (how.steps or 0) - draws.step >= LONG_DESCENT
@@ -403,7 +422,8 @@ class Kernels:
         """How many clients' models stay in the caches of all threads from step to step."""
         if self.device != "cpu" or how.batch is None:
             return 2**62
-        return self.threads * max(1, CACHE_BYTES // self.traits.parameter_bytes)
+        held = CACHE_BYTES if self.threads == 1 else THREADED_CACHE_BYTES
+        return self.threads * max(1, held // self.traits.parameter_bytes)
 
     def _in_groups(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, few: int, *, own: bool
@@ -412,14 +432,18 @@ class Kernels:
         own = own and all(p.is_contiguous() for p in params.values())
         trained = params if own else {name: torch.empty(p.shape, dtype=p.dtype) for name, p in params.items()}
         losses: dict[int, Tensor] = {}
+        drawn = DrawnSteps(on, key, how) if DrawnSteps.fit(on, how) else None
 
         def train(some: slice, watch: Watch) -> None:
             models = {name: value[some] for name, value in trained.items()}
             if not own:  # copied only now, so that they are in the caches
                 for name, value in models.items():
                     value.copy_(params[name][some])
-            kernels, examples = replace(self, watch=watch, only="fused"), Examples(*(t[some] for t in on))
-            rows, losses[some.start] = kernels.descend(objective, models, examples, key[some], how, own=True)
+            kernels, examples = replace(self, watch=watch), Examples(*(t[some] for t in on))
+            batches = steps_of(examples, key[some], how) if drawn is None else drawn.of(some)
+            rows, losses[some.start] = kernels._together(
+                "fused", objective, models, examples, key[some], how, batches, own=True
+            )
             for name, value in rows.items():
                 if value.data_ptr() != models[name].data_ptr():
                     models[name].copy_(value)
@@ -695,28 +719,6 @@ def _steps(how: Descent, examples: int) -> int:
     if how.batch is None or how.epochs is None or not examples:
         return how.steps or how.epochs or 1
     return how.epochs * -(-examples // how.batch)
-
-
-def _batches(
-    on: Examples, key: Key, how: Descent, *, padded: bool = True
-) -> Iterator[tuple[Examples, Tensor | None, Draws]]:
-    """The batches of all clients. Without `padded`, for clients of equal size, a short last batch is not filled up."""
-    m = on.weight.shape[1]
-    for step, (rows, active) in enumerate(Batches(how, on.weight, key)):
-        if rows is not None and how.batch is not None and not padded:
-            rows = rows[:, : m - step % -(-m // how.batch) * how.batch]
-        yield (on if rows is None else _rows(on, rows, active)), active, Draws(key, step, rows)
-
-
-def _rows(on: Examples, rows: Tensor, active: Tensor | None) -> Examples:
-    """Some rows of every client's examples; row -1 gets weight 0."""
-    count = rows >= 0 if active is None else (rows >= 0) & active[:, None]
-    n, m = on.weight.shape
-    flat = (rows.clamp_min(0) + m * torch.arange(n, device=rows.device)[:, None]).flatten()
-    # Rows of one flat tensor: twice as fast as x[i, j].
-    flat_rows = (t.reshape(n * m, *t.shape[2:]).index_select(0, flat) for t in on)
-    x, y, weight = (t.unflatten(0, rows.shape) for t in flat_rows)
-    return Examples(x, y, torch.where(count, weight, 0))
 
 
 def _lengths(on: Examples, least: int = 0) -> list[int]:

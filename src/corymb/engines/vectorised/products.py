@@ -78,8 +78,8 @@ def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def step_stacked(weight: Tensor, grad: Tensor, x: Tensor, lr: float) -> None:
     """n clients' weights n o i, less lr · gradᵀ x, in place: grad n m o, x n m i."""
     if torch.get_num_threads() == 1 and _pays(x[0], grad[0].mT):
-        for own, slope, given in zip(weight, grad, x, strict=True):
-            own.add_(_by_onednn(slope.mT, given.mT), alpha=-lr)
+        for own, slope, given in zip(weight, grad.mT.contiguous(), x.mT, strict=True):
+            own.add_(_by_onednn(slope, given), alpha=-lr)  # while both are in the caches
     else:
         weight.baddbmm_(grad.mT, x, alpha=-lr)
 
