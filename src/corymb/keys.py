@@ -124,7 +124,7 @@ class KeyRing:
     """
 
     def __init__(self, numbers: Tensor) -> None:
-        self._spread = _unsigned(_spread(numbers))
+        self._spread = _spread_unsigned(_unsigned(numbers))
 
     def keys(self, key: int, which: Tensor, purposes: Sequence[str] = ()) -> Tensor:
         """The keys of some of the numbers, followed by these folded with each purpose: n, 1 + len(purposes)."""
@@ -154,6 +154,13 @@ def _mix_in_place(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 def _spread(item: Tensor) -> Tensor:
     return _mix(item.to(torch.int64) * _MIX_2 + _MIX_1)
+
+
+def _spread_unsigned(items: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """`_spread` in a single new array and one more for the moment, as there may be a million clients."""
+    spread = items * np.uint64(_MIX_2 % 2**64)
+    spread += np.uint64(_MIX_1 % 2**64)
+    return _mix_in_place(spread)
 
 
 @lru_cache(2**10)  # the same purposes in every round
@@ -241,7 +248,7 @@ def fold_rows(key: Key, rows: Tensor) -> Key:
     if has_torch_function_unary(key):
         folded: Tensor = handle_torch_function(fold_rows, (key, rows), key, rows)
         return folded
-    spread = _mix_in_place(_unsigned(rows) * np.uint64(_MIX_2 % 2**64) + np.uint64(_MIX_1 % 2**64))
+    spread = _spread_unsigned(_unsigned(rows))
     spread ^= np.uint64(_mix_number(int(key) + _GOLDEN) % 2**64)
     return torch.from_numpy(_mix_in_place(spread).view(np.int64))
 

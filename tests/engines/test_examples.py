@@ -63,7 +63,7 @@ def test_new_examples_as_numbers_beside_bytes_and_the_other_way():
     data = pictures()
     for first, then in ((data, divided(data)), (divided(data), data)):
         changed = table(first.train)
-        changed.replace(torch.tensor([1]), then.subset([3]).train, torch.arange(1))
+        changed.replace(torch.tensor([1]), then.subset([3]).train)
         want = divided(data).train
         assert torch.equal(changed.one(1).x, want.of(3)[0])
         assert torch.equal(changed.one(2).x, want.of(2)[0])
@@ -82,7 +82,7 @@ def test_rows_are_current_whichever_clients_were_asked_before():
     assert rows.stack(everybody).x.shape[:2] == (4, 6)
     assert rows.stack(torch.tensor([2, 1])).x.shape[:2] == (2, 6)
     assert torch.equal(rows.stack(torch.tensor([2, 1])).x[0], rows.one(2).x)
-    rows.replace(torch.tensor([1]), uneven(data).subset([3]).train, torch.arange(1))  # ten rows instead of six
+    rows.replace(torch.tensor([1]), uneven(data).subset([3]).train)  # ten rows instead of six
     stacked = rows.stack(everybody)
     assert rows.longest(everybody) == stacked.x.shape[1] == 10
     assert all(torch.equal(stacked.x[i, : len(rows.one(i).y)], rows.one(i).x) for i in range(4))

@@ -81,7 +81,7 @@ def test_new_examples_must_be_there_and_slots_along_the_old_ones_cleared(monkeyp
     elif rule == "said":
         monkeypatch.setattr(MemoryStore, "resize", lambda self, *args: resize(self, *args) and [])
     else:
-        monkeypatch.setattr(ExampleTable, "replace", lambda self, ids, rows, order: None)
+        monkeypatch.setattr(ExampleTable, "replace", lambda self, ids, rows: None)
     broken(memory.check_refresh, engine)
 
 

@@ -255,6 +255,8 @@ def in_order(names: Sequence[str]) -> Tensor:
     ['a', 'site-9', 'site-10']
     """
     numbers = _numbers(names)
+    if numbers is not None and bool((numbers[1:] > numbers[:-1]).all()):
+        return torch.arange(len(numbers))
     if numbers is not None and len(np.unique(numbers)) == len(numbers):
         return torch.from_numpy(numbers.argsort())
     return torch.tensor(sorted(range(len(names)), key=lambda i: _pieces(names[i])), dtype=torch.int64)

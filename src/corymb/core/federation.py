@@ -18,8 +18,9 @@ from corymb.core.client import ClientFn, Share, Shares
 from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, check_rows, each
 from corymb.core.guard import HANDFUL, Near
 from corymb.core.intake import Intake, IntakeResult
+from corymb.core.smallest import smallest
 from corymb.core.sums import Sums
-from corymb.keys import Key, fold, hash_names, key_of, uniform
+from corymb.keys import Key, fold_rows, hash_names, key_of, uniform
 from corymb.settings import require
 from corymb.trees import Params, Signature, Tree, leaves, map_tensors, nbytes, signature, tree_map
 
@@ -150,22 +151,28 @@ class Cohort:
         n = int(participants) if whole else max(1, round(participants * len(self)))
         if n >= len(self):
             return self
-        return self[self._shuffled("sample")[:n].sort().values]
+        return self[smallest(self._draws("sample"), n)]
 
     def drawn(self, rate: float, key: Key) -> Cohort:
         """Each client independently with the same probability: Poisson sampling, which may draw nobody."""
         if rate >= 1:
             return self
-        draws = uniform(fold(key, self._fed.name_hashes[self.ids]), (), torch.float64)
+        draws = uniform(fold_rows(key, self._hashes), (), torch.float64)
         return self[(draws < rate).nonzero().flatten()]
 
     def split(self, n: int) -> list[Cohort]:
         """n random parts of (nearly) equal size."""
-        return [self[places.sort().values] for places in self._shuffled("split").tensor_split(n)]
+        shuffled = self._draws("split").argsort(stable=True)
+        return [self[places.sort().values] for places in shuffled.tensor_split(n)]
 
-    def _shuffled(self, purpose: str) -> Tensor:
-        draws = fold(self._fed.draw(purpose), self._fed.name_hashes[self.ids])
-        return draws.argsort(stable=True)
+    def _draws(self, purpose: str) -> Tensor:
+        """A random number for each of these clients."""
+        return fold_rows(self._fed.draw(purpose), self._hashes)
+
+    @property
+    def _hashes(self) -> Tensor:
+        everybody = self.ids is self._fed._everybody  # a copy is worth avoiding: there may be a million clients
+        return self._fed.name_hashes if everybody else self._fed.name_hashes[self.ids]
 
     def map(self, fn: ClientFn[P, T], *args: P.args, **options: P.kwargs) -> Replies[T]:
         """Call a function at every client; returns every reply as a row."""

@@ -25,16 +25,18 @@ class _Layout(NamedTuple):
 class ExampleTable:
     """The examples of all clients; returns those of one client, or a padded stack of several clients'.
 
-    `order` has the positions in `rows` of the table's clients 0, 1, ...; examples are not moved. Returned examples are
-    copies, so that client functions cannot change the table. For callers that do not write, `stack(copy=False)` returns
-    views of the table if it can, and `unwritten` tells whether they were written to. Pixels stored as bytes are
-    converted to floats when they are returned.
+    `order` has the positions in `rows` of the table's clients 0, 1, ...; None if they are in this order. Examples are
+    not moved. Returned examples are copies, so that client functions cannot change the table. For callers that do not
+    write, `stack(copy=False)` returns views of the table if it can, and `unwritten` tells whether they were written to.
+    Pixels stored as bytes are converted to floats when they are returned.
     """
 
-    def __init__(self, rows: Rows, order: Tensor, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, rows: Rows, order: Tensor | None, device: torch.device, dtype: torch.dtype) -> None:
         self.x, self.y = (_placed(t, device, dtype) for t in (rows.x, rows.y))
         offsets = rows.offsets.cpu().to(torch.int64)
-        self.starts, self.sizes = offsets[:-1][order], offsets.diff()[order]
+        self.starts, self.sizes = offsets[:-1], offsets.diff()
+        if order is not None:
+            self.starts, self.sizes = self.starts[order], self.sizes[order]
         self.device, self.dtype = device, dtype
         self._latest: tuple[Tensor, _Layout] | None = None
 
@@ -90,10 +92,10 @@ class ExampleTable:
             self._latest = ids, _Layout(longest, int(starts[0]) if neighbours else None)
         return self._latest[1]
 
-    def replace(self, ids: Tensor, rows: Rows, order: Tensor) -> None:
-        """Replace the examples of some clients; `order` has their positions in `rows`."""
+    def replace(self, ids: Tensor, rows: Rows) -> None:
+        """Replace the examples of some clients by `rows`, which has them in the order of `ids`."""
         self._latest = None
-        new = ExampleTable(rows, order, self.device, self.dtype)
+        new = ExampleTable(rows, None, self.device, self.dtype)
         if self.x.dtype != new.x.dtype:  # one has bytes and the other floats
             self.x, new.x = (as_numbers(x, self.dtype) for x in (self.x, new.x))
         stay = torch.ones(len(self.sizes), dtype=torch.bool).index_fill(0, ids, False)

@@ -49,12 +49,12 @@ class ClientHost:
         self.objective, self.placement, self.journal = objective, placement, journal
         self.device = device = torch.device(placement.device)
         order = in_order(data.names)
-        sorted_already = bool((order.diff() > 0).all())
-        self.names = list(data.names) if sorted_already else [data.names[i] for i in order.tolist()]
+        ordered = bool((order[1:] > order[:-1]).all())
+        self.names = list(data.names) if ordered else [data.names[i] for i in order.tolist()]
         self.hosts = [""] * len(self.names)
         self.examples: dict[Split, ExampleTable] = {
-            "train": ExampleTable(data.train, order, device, placement.dtype),
-            "test": ExampleTable(data.test, order, device, placement.dtype),
+            "train": ExampleTable(data.train, None if ordered else order, device, placement.dtype),
+            "test": ExampleTable(data.test, None if ordered else order, device, placement.dtype),
         }
         self._data, self._refreshed = data, list[str]()
         self._ring = KeyRing(hash_names(self.names))
@@ -95,9 +95,8 @@ class ClientHost:
         unknown = next((name for name in data.names if name not in position), None)
         require(unknown is None, f"There is no client {unknown!r}: new examples must be of the run's clients.")
         ids = torch.tensor([position[name] for name in data.names])
-        order = torch.arange(len(ids))
         for split, rows in (("train", data.train), ("test", data.test)):
-            self.examples[split].replace(ids, rows, order)  # type: ignore[index]
+            self.examples[split].replace(ids, rows)  # type: ignore[index]
         self._refreshed = [*self._refreshed, data.fingerprint()]
         return self.memory.resize({split: table.sizes for split, table in self.examples.items()}, ids)
 

@@ -154,7 +154,7 @@ class ShardedEngine:
             new = shard_of(data, places.tolist())
             for split, rows in (("train", new.train), ("test", new.test)):
                 table = engine.host.examples[split]  # type: ignore[index]
-                table.replace(_local(members, everybody[places]), rows, torch.arange(len(places)))
+                table.replace(_local(members, everybody[places]), rows)
         return cleared
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:

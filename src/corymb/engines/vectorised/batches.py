@@ -41,7 +41,7 @@ class Places(NamedTuple):
 
 
 def _at(places: Tensor, flat: Tensor) -> Tensor:
-    return flat.index_select(0, places.flatten()).unflatten(0, places.shape)
+    return flat.index_select(0, places.flatten()).reshape(*places.shape, *flat.shape[1:])
 
 
 def some_rows(on: Examples, rows: Tensor) -> Examples:

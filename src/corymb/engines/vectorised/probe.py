@@ -17,6 +17,7 @@ from torch import Tensor
 from corymb.choices import KernelName
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws, model_takes
+from corymb.core.smallest import smallest
 from corymb.engines.host import ClientHost, one_line
 from corymb.engines.isolation import isolated
 from corymb.engines.vectorised.kernels import Kernels
@@ -102,18 +103,17 @@ def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
     if host.device.type != "mps":
         objective, dtype = objective.to(host.device, torch.float64), torch.float64
     table = host.examples["train"]
-    order = table.sizes.argsort(stable=True)
-    order = order[table.sizes[order] > 0]
-    if not len(order):
+    if not bool((table.sizes > 0).any()):
         raise InvalidInput("No client has an example: there is nothing to learn from.")
+    shortest, largest = _extremes(table.sizes)
 
     def few_of(client: int, most: int) -> Examples:
         x, y, weight = (t[:most] for t in table.one(client))
         return Examples(*(t.to(dtype) if t.is_floating_point() else t for t in (x, y, weight)))
 
     def both() -> list[Examples]:
-        large = [few_of(client, 5) for client in order.flip(0)[:TRIED].tolist()]
-        small = [few_of(client, 3) for client in order[:TRIED].tolist()]
+        large = [few_of(client, 5) for client in largest]
+        small = [few_of(client, 3) for client in shortest]
         return [_first_taken(objective, large), _first_taken(objective, small)]
 
     clients = both()
@@ -124,6 +124,16 @@ def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
         if not _takes(objective, clients[0]):
             return in_double
     return objective, clients
+
+
+def _extremes(sizes: Tensor) -> tuple[list[int], list[int]]:
+    """The clients with the fewest examples (but some), in ascending order, and with the most, in descending order."""
+    few = smallest(torch.where(sizes > 0, sizes, torch.iinfo(sizes.dtype).max), TRIED)
+    many = len(sizes) - 1 - smallest(-sizes.flip(0), TRIED)
+    few, many = (ids[sizes[ids] > 0] for ids in (few, many))
+    shortest: list[int] = few[sizes[few].argsort(stable=True)].tolist()
+    largest: list[int] = many[sizes[many].argsort(stable=True, descending=True)].tolist()
+    return shortest, largest
 
 
 def _first_taken(objective: Objective, clients: list[Examples]) -> Examples:
