@@ -9,7 +9,7 @@ from torch import nn
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised import graphs
-from corymb.engines.vectorised.graphs import MIN_STEPS
+from corymb.engines.vectorised.graphs import MIN_STEPS, Player
 from corymb.engines.vectorised.kernels import LONG_DESCENT, Kernels, _gradients
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import watch
@@ -57,6 +57,20 @@ def test_captured_descents_are_those_of_the_plain_kernel(name):
             assert torch.allclose(got[part], want[part], rtol=1e-4, atol=1e-6)
             assert torch.equal(got[part], again[part]) or not seed  # what was given is not written into afterwards
     assert [seen.player is not None for seen in kernels.graphs.seen.values()] == [True]
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 6, 7])
+def test_a_wide_model_that_all_clients_start_from_is_loaded_block_by_block(clients, monkeypatch):
+    monkeypatch.setattr(graphs, "MANY_ENTRIES", 4)
+    monkeypatch.setattr(graphs, "BLOCK", 3)
+    model = {"wide": torch.arange(6.0).reshape(2, 3), "turned": torch.arange(6.0).reshape(2, 3).T, "bias": torch.ones(3)}
+    start = {name: value.expand(clients, *value.shape) for name, value in model.items()}
+    loaded = {name: torch.full(value.shape, -1.0) for name, value in start.items()}
+    none = torch.zeros(0)
+    player = Player(loaded, Examples(none, none, none), (), none, torch.zeros(clients), [], graphs._Rerun(list), "")
+    player.begin(start, rates := torch.rand(clients))
+    assert all(torch.equal(loaded[name], start[name]) for name in start)
+    assert torch.equal(player.rates, rates)
 
 
 @pytest.mark.parametrize("how", [{"momentum": 0.9, "batch": 2}, {"optimiser": "adam"}, {"proximal": 0.1}])
