@@ -18,7 +18,7 @@ from corymb.core.client import ClientFn, Share, Shares
 from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, check_rows, each
 from corymb.core.guard import HANDFUL, Near
 from corymb.core.intake import Intake, IntakeResult
-from corymb.core.smallest import smallest
+from corymb.core.smallest import BLOCK, smallest_of_each
 from corymb.core.sums import Sums
 from corymb.keys import Key, fold_rows, hash_names, key_of, uniform
 from corymb.settings import require
@@ -151,28 +151,24 @@ class Cohort:
         n = int(participants) if whole else max(1, round(participants * len(self)))
         if n >= len(self):
             return self
-        return self[smallest(self._draws("sample"), n)]
+        return self[smallest_of_each(self._draw_of(self._fed.draw("sample")), self.ids, n)]
 
     def drawn(self, rate: float, key: Key) -> Cohort:
         """Each client independently with the same probability: Poisson sampling, which may draw nobody."""
         if rate >= 1:
             return self
-        draws = uniform(fold_rows(key, self._hashes), (), torch.float64)
-        return self[(draws < rate).nonzero().flatten()]
+        draw_of = self._draw_of(key)
+        blocks = [uniform(draw_of(ids), (), torch.float64) < rate for ids in self.ids.split(BLOCK)]
+        return self[torch.cat(blocks).nonzero().flatten()]
 
     def split(self, n: int) -> list[Cohort]:
         """n random parts of (nearly) equal size."""
-        shuffled = self._draws("split").argsort(stable=True)
+        shuffled = self._draw_of(self._fed.draw("split"))(self.ids).argsort(stable=True)
         return [self[places.sort().values] for places in shuffled.tensor_split(n)]
 
-    def _draws(self, purpose: str) -> Tensor:
-        """A random number for each of these clients."""
-        return fold_rows(self._fed.draw(purpose), self._hashes)
-
-    @property
-    def _hashes(self) -> Tensor:
-        everybody = self.ids is self._fed._everybody  # a copy is worth avoiding: there may be a million clients
-        return self._fed.name_hashes if everybody else self._fed.name_hashes[self.ids]
+    def _draw_of(self, key: Key) -> Callable[[Tensor], Key]:
+        """A function that draws a random number for each of some clients."""
+        return lambda ids: fold_rows(key, self._fed.name_hashes[ids])
 
     def map(self, fn: ClientFn[P, T], *args: P.args, **options: P.kwargs) -> Replies[T]:
         """Call a function at every client; returns every reply as a row."""

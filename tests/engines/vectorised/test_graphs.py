@@ -63,7 +63,11 @@ def test_captured_descents_are_those_of_the_plain_kernel(name):
 def test_a_wide_model_that_all_clients_start_from_is_loaded_block_by_block(clients, monkeypatch):
     monkeypatch.setattr(graphs, "MANY_ENTRIES", 4)
     monkeypatch.setattr(graphs, "BLOCK", 3)
-    model = {"wide": torch.arange(6.0).reshape(2, 3), "turned": torch.arange(6.0).reshape(2, 3).T, "bias": torch.ones(3)}
+    model = {
+        "wide": torch.arange(6.0).reshape(2, 3),
+        "turned": torch.arange(6.0).reshape(2, 3).T,
+        "bias": torch.ones(3),
+    }
     start = {name: value.expand(clients, *value.shape) for name, value in model.items()}
     loaded = {name: torch.full(value.shape, -1.0) for name, value in start.items()}
     none = torch.zeros(0)
