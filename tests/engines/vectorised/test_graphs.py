@@ -10,7 +10,9 @@ from torch import nn
 from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised import graphs
 from corymb.engines.vectorised.graphs import MIN_STEPS, Player
-from corymb.engines.vectorised.kernels import LONG_DESCENT, Kernels, _gradients
+from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.kernels.steps import gradients
+from corymb.engines.vectorised.kernels.together import LONG_DESCENT
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import watch
 from corymb.engines.vectorised.variants import by_streams
@@ -186,7 +188,7 @@ def test_images_of_all_clients_are_augmented_at_once_before_the_streams(kind, mo
     params = stack([objective.init(root(j)) for j in range(3)])
     rows = torch.arange(5).expand(3, 5)
     draws = Draws(fold(root(7), torch.arange(3)), 4, rows)
-    want, loss = _gradients(objective, params, on, draws)
+    want, loss = gradients(objective, params, on, draws)
     calls, change = [], Augmented.changed
     monkeypatch.setattr(Augmented, "changed", lambda *given: (calls.append(1), change(*given))[1])
     traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
