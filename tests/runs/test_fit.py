@@ -13,11 +13,11 @@ from corymb.engines import Placement
 from corymb.local import Descent
 from corymb.models import Network
 from corymb.objectives import Classification, LinearRegression
+from corymb.objectives.null import NullObjective
 from corymb.runs import session as session_module
 from corymb.runs.fit import as_dataset, fit
 from corymb.runs.folder.checkpoints import clocks_in
 from corymb.runs.history import divergence
-from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput
 from corymb.testing.wired import Wired
 from tests.runs import small

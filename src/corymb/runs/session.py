@@ -54,7 +54,9 @@ from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
 from corymb.runs.progress import EVERY, RoundProgress, RoundTimer
 from corymb.runs.run import Run
 from corymb.runs.serving import remembers, served_at, served_by
-from corymb.runs.standardise import Standard, Standardised, describe_clients, robust_standard
+from corymb.runs.standardise.messages import describe_clients
+from corymb.runs.standardise.objective import Standard, Standardised
+from corymb.runs.standardise.statistics import robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
 

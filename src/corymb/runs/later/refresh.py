@@ -38,7 +38,8 @@ from corymb.runs.remote.engine import REMOTE_ENGINES
 from corymb.runs.serving import remembers
 from corymb.runs.session import Progress
 from corymb.runs.settings import RunSettings
-from corymb.runs.standardise import changed_scales, describe_changed
+from corymb.runs.standardise.messages import describe_changed
+from corymb.runs.standardise.statistics import changed_scales
 from corymb.settings import InvalidInput, from_dict, require, to_dict
 
 if TYPE_CHECKING:
