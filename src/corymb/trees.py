@@ -200,6 +200,15 @@ def part_of(params: Mapping[str, Tensor], prefix: str) -> Params:
     return {name.removeprefix(start): value for name, value in params.items() if name.startswith(start)}
 
 
+def align_leading(rows: Tensor, like: Tensor) -> Tensor:
+    """`rows`, one number per row of `like`, reshaped to broadcast over its other axes; `rows` may have several axes.
+
+    >>> align_leading(torch.ones(2), torch.zeros(2, 3, 4)).shape
+    torch.Size([2, 1, 1])
+    """
+    return rows.reshape((*rows.shape, *[1] * (like.dim() - rows.dim())))
+
+
 def add(tree: T, other: T, alpha: float | Tensor = 1.0) -> T:
     """tree + alpha · other, leaf by leaf.
 

@@ -48,7 +48,7 @@ from corymb.core.rules import (
     sums_fault,
 )
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, all_of, sums_of
-from corymb.trees import Signature, Tree, leaves, map_tensors, on_cpu, signature, tree_map
+from corymb.trees import Signature, Tree, align_leading, leaves, map_tensors, on_cpu, signature, tree_map
 
 REASON = 200
 """Characters kept of a rejection reason; hosts may send longer ones."""
@@ -501,4 +501,4 @@ def _by_level(lengths: Lengths) -> Iterator[tuple[int, bool, Tensor]]:
 
 
 def _masked(sums: Tensor, rest: Tensor) -> Tensor:
-    return torch.where(rest.to(sums.device).reshape(-1, *[1] * (sums.dim() - 1)), sums, 0)
+    return torch.where(align_leading(rest.to(sums.device), sums), sums, 0)

@@ -14,8 +14,7 @@ from corymb.engines.vectorised.kernels.steps import gradients
 from corymb.engines.vectorised.traits import watch
 from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.local import Descent
-from corymb.local.descent import led
-from corymb.trees import take
+from corymb.trees import align_leading, take
 from tests.engines.vectorised.test_single import NETWORKS, M, N, job
 
 RATES = torch.tensor([0.1, 0.02, 0.5], dtype=torch.float64)
@@ -37,7 +36,7 @@ def plain(objective):
     def step(params, on, drawn, rates):
         slopes, loss = gradients(objective, params, on, drawn)
         for name, slope in slopes.items():
-            params[name] -= led(rates, slope) * slope
+            params[name] -= align_leading(rates, slope) * slope
         return [loss]
 
     return step

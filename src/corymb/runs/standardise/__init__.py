@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Client, Share, on_client
-from corymb.trees import Params
+from corymb.trees import Params, align_leading
 
 TIMES = 3.0
 """A client's deviations are out of proportion if their root mean square is this many times that of all others."""
@@ -164,7 +164,7 @@ def _excess(
 
 def _graded(client: Client, values: Tensor) -> Tensor:
     """Which columns hold other numbers than 0 and 1; those two have no units."""
-    real = client.train.weight.reshape(-1, *[1] * (values.dim() - 1)) > 0
+    real = align_leading(client.train.weight, values) > 0
     return ((values != 0) & (values != 1) & real).any(0)
 
 

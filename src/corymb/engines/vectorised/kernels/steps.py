@@ -20,9 +20,8 @@ from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.traits import Traits
 from corymb.engines.vectorised.variants import at_once, by_streams
-from corymb.local.descent import led
 from corymb.local.reference import as_params, training_losses, weighted_mean
-from corymb.trees import Params
+from corymb.trees import Params, align_leading
 
 MOST_ON_STREAMS = 64
 """Stepping clients one by one on CUDA streams is tried for at most this many clients."""
@@ -140,7 +139,7 @@ class Steps:
             slopes, loss = gradients(objective, own, on, drawn, traits=self.traits)
             if not steps:
                 return [loss, *slopes.values()]
-            torch._foreach_sub_(list(own.values()), [led(rated, slope) * slope for slope in slopes.values()])
+            torch._foreach_sub_(list(own.values()), [align_leading(rated, slope) * slope for slope in slopes.values()])
             return [loss]
 
         player = self.graphs.find(of, variants, plain, params, batch, draws, rates)
