@@ -9,7 +9,7 @@ from torch import nn
 
 from corymb.core.objective import Examples
 from corymb.engines.vectorised.kernels import Kernels, one_by_one
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.keys import fold, root
 from corymb.local import Descent, descent
 from corymb.local.reference import descend_one
@@ -63,7 +63,7 @@ def job(network):
     x = torch.randn(N, M, 1, 4, 4, generator=draw, dtype=torch.float64)
     on = Examples(x, torch.randint(CLASSES, (N, M), generator=draw), weight)
     params = stack([objective.init(root(seed)) for seed in range(N)])
-    traits = watch(objective, objective.init(root(0)), Examples(*(t[0, :1] for t in on)))
+    traits = traits_of(objective, objective.init(root(0)), Examples(*(t[0, :1] for t in on)))
     return objective, params, on, fold(root(5), torch.arange(N)), Kernels(traits, "cpu", 1)
 
 

@@ -8,7 +8,7 @@ from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.kernels.steps import Steps
 from corymb.engines.vectorised.tape import Step, Tapes, record
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.models import Network, mlp
@@ -36,7 +36,7 @@ class Unplayed(Kernels):
 
 
 def kernels_for(objective, name: str, kind: type[Kernels] = Kernels) -> Kernels:
-    traits = watch(
+    traits = traits_of(
         objective, objective.init(root(0)), Examples(torch.zeros(1, 4), torch.zeros(1).long(), torch.ones(1))
     )
     kernels = kind(traits, "cpu", 1, only=name)

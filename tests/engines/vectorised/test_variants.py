@@ -11,7 +11,7 @@ from corymb.engines.placement import Placement
 from corymb.engines.vectorised.graphs import MIN_STEPS, TOLERATED_MIXED, Graphs
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.kernels.steps import gradients
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.local import Descent
 from corymb.trees import align_leading, take
@@ -78,7 +78,7 @@ def test_in_a_mixed_precision_products_are_low_and_steps_are_not(variant):
 
 
 def on_gpu(objective, params, on):
-    return Kernels(watch(objective, take(params, 0), Examples(*(t[0, :1] for t in on))), "cuda", 1)
+    return Kernels(traits_of(objective, take(params, 0), Examples(*(t[0, :1] for t in on))), "cuda", 1)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from corymb.engines.vectorised.answers import same_answer, why_answers_differ, w
 from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import probe
-from corymb.engines.vectorised.traits import Watched
+from corymb.engines.vectorised.traits import CountedExamples
 from corymb.local.single_vmap import over_rows
 from corymb.trees import flatten, nbytes, unflatten
 
@@ -184,21 +184,21 @@ class VectorisedEngine:
         return self._needs[name]
 
     def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
-        watch, peak, watched = self.kernels.watch, Peak(self.host.device), Watched(self.objective)
+        watch, peak, counted = self.kernels.watch, Peak(self.host.device), CountedExamples(self.objective)
         few = None if self.host.device.type == "cuda" else self._trial_examples  # a GPU measures bytes: use all
         try:
             with watch.trial(brief=few is not None):
-                outcome = self._stacked(call, ids, places, watched, few)
+                outcome = self._stacked(call, ids, places, counted, few)
         except TimeIsUp:
             raise
         except Exception:  # the call itself will find out what is wrong
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
         size = min(int(self.sizes[ids]), few or 2**62)
-        examples = max(watched.examples, watch.batch) if 0 < watched.examples < size else None
+        examples = max(counted.examples, watch.batch) if 0 < counted.examples < size else None
         need = Need(watch.rows, examples, reply=nbytes(outcome.value) + writes)
-        if examples is None and 0 < watched.trained < size and self.kernels.splits_by_size:
-            need = need._replace(examples=max(watched.trained, watch.batch), measures=True)
+        if examples is None and 0 < counted.trained < size and self.kernels.splits_by_size:
+            need = need._replace(examples=max(counted.trained, watch.batch), measures=True)
         taken = peak.bytes()
         return need if taken is None else need._replace(part=taken / self._bytes_of_chunk(1, size, need))
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from corymb.engines.vectorised.kernels import Kernels, groups
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
@@ -27,7 +27,7 @@ def test_a_few_clients_at_a_time_descend_as_all_at_once(how, own, network, held,
     objective = Classification(Network(network, dtype=torch.float64), 3)
     params, on, key = job(objective, 0)
     on = on._replace(x=on.x.double(), weight=on.weight.double())
-    kernels = Kernels(watch(objective, take(params, 0), take(take(on, 0), slice(0, 1))), "cpu", 1, only="fused")
+    kernels = Kernels(traits_of(objective, take(params, 0), take(take(on, 0), slice(0, 1))), "cpu", 1, only="fused")
     want, want_loss = kernels.descend(objective, params, on, key, how)
     monkeypatch.setattr(groups, "CACHE_BYTES", 2 * kernels.traits.parameter_bytes)
     given = {name: value.clone() for name, value in params.items()}

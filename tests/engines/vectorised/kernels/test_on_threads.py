@@ -15,7 +15,7 @@ from corymb.engines.vectorised.kernels import Kernels, groups, one_by_one
 from corymb.engines.vectorised.kernels.steps import Steps
 from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.threads import one_thread
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
@@ -39,7 +39,7 @@ def several_threads(objective, monkeypatch, threads: int, kernel: str = "fused")
     "layers" is the serial kernel with linear layers that are stepped in their backward pass.
     """
     params, on, _ = job(objective, 0, clients=CLIENTS)
-    traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
+    traits = traits_of(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
     monkeypatch.setattr(groups, "THREADED_CACHE_BYTES", 2 * traits.parameter_bytes)
     monkeypatch.setattr(one_by_one, "WIDE", 1)
     monkeypatch.setattr("corymb.engines.vectorised.threads.GIL_SECONDS", 1e-9)

@@ -28,7 +28,7 @@ from corymb.choices import KernelName
 from corymb.core.client import Examples, Measure, Objective, Pointwise
 from corymb.core.objective import Draws
 from corymb.engines.vectorised.batches import steps_of
-from corymb.engines.vectorised.blocks import mean_of_blocks, passes, reach, rows_in_cache, rows_of_blocks
+from corymb.engines.vectorised.blocks import mean_of_blocks, passes, rows_in_cache, rows_of_blocks, used_rows
 from corymb.engines.vectorised.graphs import Graphs
 from corymb.engines.vectorised.kernels.choice import choose
 from corymb.engines.vectorised.kernels.groups import clients_in_caches, descend_in_groups
@@ -228,14 +228,14 @@ class Kernels:
 
         After each client, `report` is called, so that time limits are checked.
         """
-        for i, m in enumerate(reach(on).clamp_min(least).tolist()):
+        for i, m in enumerate(used_rows(on).clamp_min(least).tolist()):
             yield first_rows(on, i, m)
             self.watch.report(0.0)
 
 
 def _equal_lengths(on: Examples) -> list[tuple[int, list[int]]]:
     """Clients grouped by their number of examples; one that has examples of weight 0 is a group of its own."""
-    ends, sizes = torch.stack([reach(on), (on.weight > 0).sum(1)]).tolist()
+    ends, sizes = torch.stack([used_rows(on), (on.weight > 0).sum(1)]).tolist()
     groups: dict[tuple[int, int], list[int]] = {}
     for client, (end, size) in enumerate(zip(ends, sizes, strict=True)):
         groups.setdefault((end, -1 if end == size else client), []).append(client)

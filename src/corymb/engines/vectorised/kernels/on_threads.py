@@ -36,7 +36,7 @@ def run_on_threads(
             if key_of(job) in tapes.replayed:
                 left.append(job)
             else:
-                with tapes.watch(key_of(job)):
+                with tapes.job(key_of(job)):
                     train_on_caller(job)
         keys = {key_of(job) for job in left}
         worthwhile = 1  # if tapes were dropped in the meantime

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from corymb.core.client import Examples, Objective
 from corymb.engines.vectorised.batches import number_of_steps
-from corymb.engines.vectorised.blocks import reach
+from corymb.engines.vectorised.blocks import used_rows
 from corymb.engines.vectorised.flat_weights import flattened
 from corymb.engines.vectorised.kernels.on_threads import run_on_threads, tape_form
 from corymb.engines.vectorised.kernels.steps import Steps
@@ -87,7 +87,7 @@ class _SingleClients:
     """The clients of a stack, to be trained one by one without padding; counts the steps taken so far."""
 
     def __init__(self, on: Examples, key: Key, how: Descent) -> None:
-        counts = [reach(on), (on.weight > 0).sum(1), (on.weight == 1).sum(1)]
+        counts = [used_rows(on), (on.weight > 0).sum(1), (on.weight == 1).sum(1)]
         self._lengths, self._sizes, self._ones = torch.stack(counts).tolist()  # one synchronisation with a GPU, not 3
         self._on, self._key, self._orders = on, key, Batches.orders_of_all(how, on.weight, key)
         self._batch, self._steps = how.batch, [number_of_steps(how, m) for m in self._lengths]
