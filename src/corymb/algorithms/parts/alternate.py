@@ -90,17 +90,14 @@ def alternate(
 ) -> Iterator[Snapshot]:
     """Ask, average, and note the loss, round after round; `watch` may add to a snapshot before it is yielded."""
     for t in range(at.round, rounds):
-        replies = ask(at, t)
+        before, replies = at, ask(at, t)
         fit = replies.value.note
-        before, at = (
-            at,
-            at.next(
-                models=average(at.models, replies, t),
-                labels=(replies.clients, replies.value.label),
-                shares=None if soft is None else _put_shares(at, replies, soft),
-                carry={},
-                notes={"train_loss": float(fit.amin(1).mean())},
-            ),
+        at = before.next(
+            models=average(before.models, replies, t),
+            labels=(replies.clients, replies.value.label),
+            shares=None if soft is None else _put_shares(before, replies, soft),
+            carry={},
+            notes={"train_loss": float(fit.amin(1).mean())},
         )
         yield (at := at if watch is None else watch(before, at, replies))
 

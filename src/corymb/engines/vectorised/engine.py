@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -353,20 +353,28 @@ class VectorisedEngine:
             self._use_test.add(call.fn.name)
             return self._under_vmap(call, ids, places, objective or self.objective, few)
 
+    def _stack(
+        self, call: Call, ids: Tensor, splits: Sequence[Split], few: int | None
+    ) -> tuple[dict[Split, Examples], dict[Split, int], dict[str, Slot]]:
+        """Clients' examples, their numbers of rows with padding, and their memory."""
+        tables = self.host.examples
+        copy = self.kernels.traits.writes or not _reads_only(call)  # a copy takes a tenth of a round with few batches
+        examples = {split: tables[split].stack(ids, copy=copy) for split in splits}
+        padded = {split: table.longest(ids) for split, table in tables.items()}
+        stored = self.host.memory.read(ids, padded)
+        if few is not None and not any(slot.along for slot in stored.values()):
+            examples = {split: Examples(*(t[:, :few] for t in on)) for split, on in examples.items()}
+            padded = {split: min(few, longest) for split, longest in padded.items()}
+        return examples, padded, stored
+
     def _under_vmap(
         self, call: Call, ids: Tensor, places: Tensor, objective: Objective, few: int | None = None
     ) -> Outcome:
         """Run a call for a stack of clients; with `few`, on their first `few` examples, to measure its need."""
         host = self.host
         splits: list[Split] = ["train", "test"] if call.fn.name in self._use_test else ["train"]
-        copy = self.kernels.traits.writes or not _reads_only(call)  # a copy takes a tenth of a round with few batches
         unwritten = {split: host.examples[split].unwritten for split in splits}
-        examples = {split: host.examples[split].stack(ids, copy=copy) for split in splits}
-        padded = {split: table.longest(ids) for split, table in host.examples.items()}
-        stored = host.memory.read(ids, padded)
-        if few is not None and not any(slot.along for slot in stored.values()):
-            examples = {split: Examples(*(t[:, :few] for t in on)) for split, on in examples.items()}
-            padded = {split: min(few, longest) for split, longest in padded.items()}
+        examples, padded, stored = self._stack(call, ids, splits, few)
         along = {name: slot.along for name, slot in stored.items()}
         slots = {name: (slot.value, slot.present) for name, slot in stored.items()}
         every = (*call.args, *call.options.values())
