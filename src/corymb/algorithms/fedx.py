@@ -116,7 +116,7 @@ class FedX:
             notes = {**at.notes, **stability} if before.round == 0 else at.notes
             return replace(at, carry={"inverse": inverse[0]} if whitened else {}, notes=notes)
 
-        return alternate(at, self.rounds, refine, average, soft=soft, watch=keep)
+        return alternate(at, self.rounds, refine, average, soft=soft, after=keep)
 
     def _local(self, fed: Federation, t: int) -> Descent:
         """Local training in round t, with η converted from half the mean squared error to the objective's factor c."""

@@ -178,13 +178,15 @@ class Kernels:
         if name == "serial":
             work = self._by_length if self.equal else self._one_by_one
             return work(objective, params, on, key, how, own=own)
-        few = clients_in_caches(self.traits, how, self.device, self.threads)
-        if name == "fused" and few < len(on.weight):
+        if name == "fused" and (few := self._clients_in_caches(how)) < len(on.weight):
             return descend_in_groups(
                 self._steps, self.watch, objective, params, on, key, how, few=few, threads=self.threads, own=own
             )
         batches = steps_of(on, key, how, padded=self.traits.independent)
         return descend_together(self._steps, self.watch, name, objective, params, on, key, how, batches, own=own)
+
+    def _clients_in_caches(self, how: Descent) -> int:
+        return clients_in_caches(self.traits, how, self.device, self.threads)
 
     @property
     def _steps(self) -> Steps:
