@@ -184,6 +184,39 @@ def test_going_on_from_a_snapshot_is_the_rest_of_the_run(mixture):
     assert [row["clock"] for row in rest.history] == [3, 4, 5]
 
 
+class Shallow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.last(x)
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        (Shallow, Deep, "it has no parameter 'first.weight'"),
+        (Deep, Shallow, "this one has no parameter 'first.bias'"),
+    ],
+)
+def test_a_start_with_fewer_or_more_parameters_is_refused(before, now, message):
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(40, 3)).astype(np.float32), rng.normal(size=40), np.repeat(np.arange(4), 10)
+    start = fit(corymb.FedAvg(rounds=1), data, before).snapshot.handover()
+    with pytest.raises(InvalidInput, match=f"start is of another model: {message}"):
+        fit(corymb.FedAvg(rounds=1), data, now, start=start)
+
+
 def test_a_start_with_no_rounds_left_is_refused(mixture):
     end = fit(FAST, mixture).snapshot
     with pytest.raises(InvalidInput, match="no rounds left"):

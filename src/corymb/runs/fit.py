@@ -156,13 +156,16 @@ def _check_start(start: Snapshot, session: Session) -> None:
     )
     if labels_points(session.plan.algorithm):  # the shapes of these models depend on the clusters
         return
-    for name, made in session.fed.objective.init(root(0)).items():
-        got, wanted = list(start.models[name].shape[1:]) if name in start.models else None, list(made.shape)
+    wanted = session.fed.objective.init(root(0))
+    for name in [name for name in wanted if name in start.models]:
+        got, shape = list(start.models[name].shape[1:]), list(wanted[name].shape)
         require(
-            got in (None, wanted),
-            f"start is of another model or from data with other features: its {name!r} has shape {got}, "
-            f"wanted {wanted}.",
+            got == shape,
+            f"start is of another model or from data with other features: its {name!r} has shape {got}, wanted {shape}.",
         )
+    for what, one, other in (("it", start.models, wanted), ("this one", wanted, start.models)):
+        lacks = next((name for name in other if name not in one), None)
+        require(lacks is None, f"start is of another model: {what} has no parameter {lacks!r}.")
 
 
 def resume_run(
