@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,9 @@ import torch
 from torch import nn
 
 import corymb
+from corymb.core.client import on_client
 from corymb.core.federation import TooFewReplies
+from corymb.core.snapshot import Snapshot
 from corymb.data import FederatedDataset, mixed_regression_ifca
 from corymb.engines import Placement
 from corymb.local import Descent
@@ -215,6 +218,28 @@ def test_a_start_with_fewer_or_more_parameters_is_refused(before, now, message):
     start = fit(corymb.FedAvg(rounds=1), data, before).snapshot.handover()
     with pytest.raises(InvalidInput, match=f"start is of another model: {message}"):
         fit(corymb.FedAvg(rounds=1), data, now, start=start)
+
+
+@on_client
+def serve_nothing(client, models, label, share):
+    return {"weight": torch.zeros(3) + 0 * models["centre"].sum()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centre:
+    rounds: int = 1
+    serve = serve_nothing
+
+    def run(self, fed, start=None):
+        at = start or replace(Snapshot.fresh(fed, 1), models={"centre": torch.zeros(1, 2)})
+        for _ in range(at.round, self.rounds):
+            yield (at := at.next())
+
+
+def test_an_algorithm_of_ones_own_starts_from_models_of_its_own():
+    data = mixed_regression_ifca(n=4, m=10, d=3, test=4)
+    start = fit(Centre(), data, LinearRegression(3)).snapshot.handover()
+    assert fit(Centre(), data, LinearRegression(3), start=start).snapshot.models.keys() == {"centre"}
 
 
 def test_a_start_with_no_rounds_left_is_refused(mixture):

@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from corymb.core.client import ClientFn
-from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
+from corymb.core.snapshot import Algorithm, Snapshot, packages_of, planned_rounds
 from corymb.data import as_dataset
 from corymb.engines.isolation import plain_modes, torch_quiet
 from corymb.keys import root
+from corymb.messages import OURS
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.own_model import check_answers
@@ -166,6 +167,8 @@ def _check_start(start: Snapshot, session: Session) -> None:
             f"start is of another model or from data with other features: its {name!r} has shape {got}, "
             f"wanted {shape}.",
         )
+    if packages_of(session.plan.algorithm) != OURS:  # the models of your own algorithms may have other parameters
+        return
     for what, one, other in (("it", start.models, wanted), ("this one", wanted, start.models)):
         lacks = next((name for name in other if name not in one), None)
         require(lacks is None, f"start is of another model: {what} has no parameter {lacks!r}.")
