@@ -37,7 +37,7 @@ from corymb.engines import Placement, VectorisedEngine
 from corymb.engines.vectorised.graphs import Player, StepFunction, capture
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.recurrent import Cells
-from corymb.engines.vectorised.traits import Traits, watch
+from corymb.engines.vectorised.traits import Traits, traits_of
 from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
@@ -133,7 +133,7 @@ class Setup:
         self.key = fold(root(1), torch.arange(case.clients)).to(device)
         few = Examples(*(t[0, :1] for t in self.on))
         self.objective.losses(one, few)  # a `Network` runs an extra check in its first pass
-        traits = watch(self.objective, one, few)
+        traits = traits_of(self.objective, one, few)
         # Without `span`, so that steps take as many operations as are counted.
         self.traits = traits._replace(entry=None)
         kind = torch.device(device).type
@@ -193,7 +193,7 @@ def exact(name: str, case: Case, device: str, steps: int = 3, times: int = 5) ->
     on = examples(case, device)
     on = on._replace(x=on.x if case.characters else on.x.double(), weight=on.weight.double())
     one = objective.init(root(0))
-    traits = watch(objective, one, Examples(*(t[0, :1] for t in on)))
+    traits = traits_of(objective, one, Examples(*(t[0, :1] for t in on)))
     start = {name: value.expand(case.clients, *value.shape).contiguous() for name, value in one.items()}
     draws = Draws(fold(root(1), torch.arange(case.clients)).to(device))
     want = {name: value.clone() for name, value in start.items()}

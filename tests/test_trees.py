@@ -157,7 +157,7 @@ def test_tensors_transferred_together_have_the_same_bits(order, shape):
     numbers = torch.arange(-2, size - 2).reshape(shape)
     given = [(numbers * 1000003).to(KINDS[place]) for place in order]
     given += [torch.full(shape, torch.nan), (numbers / 3).expand(2, *shape), torch.ones(2, 3)[:, ::2], numbers / 7]
-    for got, want in zip(trees.bring(given), given, strict=True):
+    for got, want in zip(trees.in_one_transfer(given), given, strict=True):
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
         assert torch.equal(got.reshape(-1).view(torch.uint8), want.contiguous().reshape(-1).view(torch.uint8))
 

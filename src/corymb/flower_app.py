@@ -48,9 +48,9 @@ def _run(grid: Grid, context: Context) -> None:
     import corymb
     from corymb.engines.flower.grid import FlowerTransport
     from corymb.engines.remote import RemoteEngine
+    from corymb.objectives.null import NullObjective
     from corymb.runs.learners import imported
     from corymb.runs.remote.engine import FEDERATION
-    from corymb.runs.standardise import NullObjective
 
     config: Any = context.run_config
     algorithm = imported(str(config["algorithm"]), "the algorithm")()

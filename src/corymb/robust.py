@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from corymb.settings import require
-from corymb.trees import Params, count
+from corymb.trees import Params, align_leading, count
 
 BLOCK = 2**22
 """Entries in a block."""
@@ -55,9 +55,7 @@ def into_ball(models: Params, centre: Params, radius: float) -> Params:
     differences = {name: value - centre[name] for name, value in models.items()}
     squares = [value.reshape(len(value), -1).square().sum(1) for value in differences.values()]
     scale = radius / torch.stack(squares).sum(0).sqrt().clamp_min(radius)
-    return {
-        name: centre[name] + value * scale.reshape(-1, *[1] * (value.dim() - 1)) for name, value in differences.items()
-    }
+    return {name: centre[name] + value * align_leading(scale, value) for name, value in differences.items()}
 
 
 def trimmed(rows: int, trim: float) -> int:

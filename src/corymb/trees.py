@@ -138,12 +138,12 @@ def on_cpu(tree: T) -> T:
     here: dict[int, Tensor] = {}
     for device in {leaf.device for leaf in away}:
         on_device = [leaf for leaf in away if leaf.device == device]
-        here |= zip(map(id, on_device), bring(on_device), strict=True)
-    brought: T = unflatten(structure, [here.get(id(leaf), leaf) for leaf in flat])
-    return brought
+        here |= zip(map(id, on_device), in_one_transfer(on_device), strict=True)
+    found: T = unflatten(structure, [here.get(id(leaf), leaf) for leaf in flat])
+    return found
 
 
-def bring(tensors: Sequence[Tensor]) -> list[Tensor]:
+def in_one_transfer(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copies on the CPU of tensors that are on one device, by a single transfer of all their bytes."""
     # The largest elements first, so that every tensor starts at a multiple of its element size.
     order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
@@ -198,6 +198,15 @@ def part_of(params: Mapping[str, Tensor], prefix: str) -> Params:
     """The tensors that `prefixed` stored under a prefix, with their original names."""
     start = f"{prefix}/"
     return {name.removeprefix(start): value for name, value in params.items() if name.startswith(start)}
+
+
+def align_leading(rows: Tensor, like: Tensor) -> Tensor:
+    """`rows`, one number per row of `like`, reshaped to broadcast over its other axes; `rows` may have several axes.
+
+    >>> align_leading(torch.ones(2), torch.zeros(2, 3, 4)).shape
+    torch.Size([2, 1, 1])
+    """
+    return rows.reshape((*rows.shape, *[1] * (like.dim() - rows.dim())))
 
 
 def add(tree: T, other: T, alpha: float | Tensor = 1.0) -> T:

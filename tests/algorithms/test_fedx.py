@@ -13,7 +13,7 @@ from corymb.core.snapshot import Snapshot
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
-from corymb.runs.standardise import Standard, Standardised
+from corymb.runs.standardise.objective import Standard, Standardised
 from corymb.settings import InvalidInput
 from tests import tiny
 

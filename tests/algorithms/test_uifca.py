@@ -15,7 +15,7 @@ from corymb.evaluate import evaluate
 from corymb.models.flows import Affine, Shift
 from corymb.objectives import Density
 from corymb.objectives.module import limited
-from corymb.runs.standardise import Standard
+from corymb.runs.standardise.objective import Standard
 from corymb.settings import InvalidInput
 from corymb.testing.engines import DOUBLE, Spy, engine_maker
 from corymb.testing.small_data import clients

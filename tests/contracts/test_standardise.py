@@ -5,7 +5,9 @@ import torch
 
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
-from corymb.runs.standardise import FAR, Standardised, standard_of
+from corymb.runs.standardise import FAR
+from corymb.runs.standardise.objective import Standardised
+from corymb.runs.standardise.statistics import standard_of
 from corymb.testing.assertions import assert_same_run, farthest
 from corymb.testing.engines import DOUBLE, ENGINES, federation
 from tests.contracts.cases import CASES

@@ -6,12 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corymb.core.averaging import Reduction
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Snapshot
+from corymb.keys import root
 from corymb.local import one_hot
 from corymb.objectives import LinearRegression
 from corymb.settings import InvalidInput
+from corymb.trees import take
 from tests.tiny import SIZES, farthest, federation, regression
 
 N = len(SIZES)
@@ -46,6 +49,39 @@ def test_a_cohort_knows_names_and_sizes_of_its_clients():
     assert fed.clients[torch.tensor([False, True, False, False, True, False])].ids.tolist() == [1, 4]
     assert fed.clients[2:].ids.tolist() == [2, 3, 4, 5]
     assert some[[1]].ids.tolist() == [1]  # places in this cohort
+
+
+@on_client
+def move_by(client: Client, model, step):
+    return Share({"w": model["w"] + step}, torch.ones(1))
+
+
+CHOICES = {
+    "sample": lambda cohort: cohort.sample(MANY - 1),
+    "drawn": lambda cohort: cohort.drawn(0.99999, root(0)),
+    "slice": lambda cohort: cohort[:],
+    "where": lambda cohort: cohort.where(torch.ones(MANY, dtype=torch.bool)),
+    "part": lambda cohort: cohort.split(1)[0],
+}
+
+
+@pytest.mark.parametrize("chosen", CHOICES)
+def test_replies_of_some_clients_are_expected_near_the_same_models(chosen):
+    fed, models = fed_of(MANY), {"w": torch.zeros(1, 3, dtype=torch.float64)}
+    fed = fed.averaged_by(Reduction("median"))
+    near = CHOICES[chosen](fed.clients.near(models))
+    steps = torch.ones(MANY, 1, dtype=torch.float64).index_fill(0, torch.tensor([3]), 900)
+    steps[4] = 3.0
+    replies = near.sum(move_by, take(models, 0), each(steps[near.ids]))
+    assert [name for name, _ in replies.rejected] == ["client-3"]
+    assert replies.value.mean(models)["w"].tolist() == [[1.0] * 3]  # the median
+
+
+def test_some_clients_keep_the_starts_of_their_own_rows():
+    fed = fed_of()
+    models, by = {"w": torch.zeros(2, 3)}, torch.eye(2)[torch.arange(N) % 2]
+    assert torch.equal(fed.clients.near(models, by)[[3, 0]]._near.by, by[[3, 0]])
+    assert torch.equal(fed.clients.near(models, by).where(torch.arange(N) > 3)._near.by, by[4:])
 
 
 @pytest.mark.parametrize(("participants", "n"), [(1, 1), (7, 7), (60, 60), (99, 60), (0.1, 6), (1.0, 60), (1e-9, 1)])

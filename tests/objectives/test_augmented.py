@@ -7,7 +7,7 @@ from corymb.algorithms import FedAvg
 from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised.graphs import MIN_STEPS
 from corymb.engines.vectorised.kernels import Kernels
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one
@@ -83,7 +83,7 @@ def job(clients: int = 3, m: int = 6):
 def test_every_kernel_changes_the_same_pictures_in_the_same_way():
     objective, params, on, key = job()
     how = Descent(lr=0.1, steps=MIN_STEPS, batch=2)
-    traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
+    traits = traits_of(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
     captured, plain = Kernels(traits, "cuda", 1), Kernels(traits, "cpu", 1, only="foreach")
     captured.descend(objective, params, on, key, how)
     found = [kernel.descend(objective, params, on, key, how)[0] for kernel in (captured, plain)]

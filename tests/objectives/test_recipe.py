@@ -13,8 +13,9 @@ from corymb.objectives import Classification, Density, LinearRegression
 from corymb.objectives.adversarial import ClusterGame
 from corymb.objectives.contrastive import Contrastive
 from corymb.objectives.features import Polynomial
+from corymb.objectives.null import NullObjective
 from corymb.objectives.recipe import made_from, recipe_of
-from corymb.runs.standardise import NullObjective, Standard, Standardised
+from corymb.runs.standardise.objective import Standard, Standardised
 from corymb.settings import InvalidInput
 from corymb.testing.learners import LEARNERS
 from corymb.testing.remote import ALLOW

@@ -12,7 +12,8 @@ from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
 from corymb.objectives.whitening import FLOOR, can_whiten, whitening_root
 from corymb.runs.fit import as_dataset
-from corymb.runs.standardise import Standardised, standard_of
+from corymb.runs.standardise.objective import Standardised
+from corymb.runs.standardise.statistics import standard_of
 from corymb.testing.assertions import assert_same_run
 from corymb.testing.engines import DOUBLE, ENGINES
 from tests.contracts.cases import CASES

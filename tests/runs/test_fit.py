@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -7,17 +8,19 @@ import torch
 from torch import nn
 
 import corymb
+from corymb.core.client import on_client
 from corymb.core.federation import TooFewReplies
+from corymb.core.snapshot import Snapshot
 from corymb.data import FederatedDataset, mixed_regression_ifca
 from corymb.engines import Placement
 from corymb.local import Descent
 from corymb.models import Network
 from corymb.objectives import Classification, LinearRegression
+from corymb.objectives.null import NullObjective
 from corymb.runs import session as session_module
 from corymb.runs.fit import as_dataset, fit
 from corymb.runs.folder.checkpoints import clocks_in
 from corymb.runs.history import divergence
-from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput
 from corymb.testing.wired import Wired
 from tests.runs import small
@@ -182,6 +185,61 @@ def test_going_on_from_a_snapshot_is_the_rest_of_the_run(mixture):
     rest = fit(corymb.IFCA(k=2, rounds=5), mixture, start=part.snapshot)
     assert same_models(whole, rest)
     assert [row["clock"] for row in rest.history] == [3, 4, 5]
+
+
+class Shallow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.last(x)
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        (Shallow, Deep, "it has no parameter 'first.weight'"),
+        (Deep, Shallow, "this one has no parameter 'first.bias'"),
+    ],
+)
+def test_a_start_with_fewer_or_more_parameters_is_refused(before, now, message):
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(40, 3)).astype(np.float32), rng.normal(size=40), np.repeat(np.arange(4), 10)
+    start = fit(corymb.FedAvg(rounds=1), data, before).snapshot.handover()
+    with pytest.raises(InvalidInput, match=f"start is of another model: {message}"):
+        fit(corymb.FedAvg(rounds=1), data, now, start=start)
+
+
+@on_client
+def serve_nothing(client, models, label, share):
+    return {"weight": torch.zeros(3) + 0 * models["centre"].sum()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centre:
+    rounds: int = 1
+    serve = serve_nothing
+
+    def run(self, fed, start=None):
+        at = start or replace(Snapshot.fresh(fed, 1), models={"centre": torch.zeros(1, 2)})
+        for _ in range(at.round, self.rounds):
+            yield (at := at.next())
+
+
+def test_an_algorithm_of_ones_own_starts_from_models_of_its_own():
+    data = mixed_regression_ifca(n=4, m=10, d=3, test=4)
+    start = fit(Centre(), data, LinearRegression(3)).snapshot.handover()
+    assert fit(Centre(), data, LinearRegression(3), start=start).snapshot.models.keys() == {"centre"}
 
 
 def test_a_start_with_no_rounds_left_is_refused(mixture):

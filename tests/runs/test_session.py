@@ -17,8 +17,8 @@ from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.engines.examples import ExampleTable
 from corymb.local import Descent, serve_assigned
 from corymb.models import char_lstm
+from corymb.objectives.null import NullObjective
 from corymb.runs.fit import as_dataset, fit
-from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput
 from corymb.testing.wired import Wired
 from tests.runs import small

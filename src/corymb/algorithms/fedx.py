@@ -41,7 +41,7 @@ from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
 from corymb.objectives.linear_form import linear_form
 from corymb.settings import check_types, require
-from corymb.trees import Params, tree_map
+from corymb.trees import Params, align_leading, tree_map
 
 log = logging.getLogger(__name__)
 Refinement = Literal["fedavg", "fedprox", "whitened"]
@@ -116,7 +116,7 @@ class FedX:
             notes = {**at.notes, **stability} if before.round == 0 else at.notes
             return replace(at, carry={"inverse": inverse[0]} if whitened else {}, notes=notes)
 
-        return alternate(at, self.rounds, refine, average, soft=soft, watch=keep)
+        return alternate(at, self.rounds, refine, average, soft=soft, after=keep)
 
     def _local(self, fed: Federation, t: int) -> Descent:
         """Local training in round t, with η converted from half the mean squared error to the objective's factor c."""
@@ -144,7 +144,9 @@ class FedX:
         if self.averaging == "members":
             return refined
         whole = int(answered.sizes.sum()) if self.weights == "examples" else len(answered)
-        return tree_map(lambda new, old: old + _led(weight, old) / whole * (new - old), refined, models)
+        return tree_map(
+            lambda new, old: old + align_leading(weight, old).to(old) / whole * (new - old), refined, models
+        )
 
     def _kappa(self, fed: Federation) -> float:
         """κ of the theory, which wants γ = η · max_i ‖φ(x_i)‖² / m_i < 1; above 2 local steps grow without bound."""
@@ -160,8 +162,3 @@ class FedX:
 
 
 _NAMES = {"fedprox": "FedProx in closed form", "whitened": "The whitened refinement"}
-
-
-def _led(factors: Tensor, like: Tensor) -> Tensor:
-    """Reshape one factor per model so that it broadcasts over its parameters."""
-    return factors.reshape(-1, *[1] * (like.dim() - 1)).to(like)

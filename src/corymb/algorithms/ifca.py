@@ -118,7 +118,7 @@ class IFCA:
         at = tie(begin(fed, self.k, start), self.shared)
         if self.privacy is not None:
             return private_rounds(self, fed, at, self.averaging, self.shared, self.step)
-        return alternate(at, self.rounds, choose, average, soft=self.soft, watch=partial(after_round, self, fed))
+        return alternate(at, self.rounds, choose, average, soft=self.soft, after=partial(after_round, self, fed))
 
     def step(self, fed: Federation, t: int) -> float:
         """Option I: γ / n, where n is the number of **all** clients, asked or not (or of all their examples)."""

@@ -184,9 +184,8 @@ class MomentDescent:
         lack = f"{len(able)} clients have the {points} points that an anchor needs, wanted at least {least}"
         require(len(able) >= least, f"{lack}: lower points, anchors or k, or bring larger clients.")
         anchors = able.sample(self.anchors or max(self.k, math.ceil(6 * self.k * math.log(self.k))))
-        anchors = anchors[
-            anchors.pick(fed.name_hashes).argsort()
-        ]  # number groups by name, independently of the other clients
+        # In the order of name hashes, so that the numbers of groups do not depend on the other clients.
+        anchors = anchors[anchors.pick(fed.name_hashes).argsort()]
         root = back = torch.eye(d).to(start)
         self._check_panel(fed.clients.where(fed.sizes >= 2), features=d, first=False)
         if self.whiten:

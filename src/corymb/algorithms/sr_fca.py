@@ -27,7 +27,7 @@ Departures from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -237,16 +237,26 @@ class SRFCA:
             if k == 0:
                 nearest = float(distances.clone().fill_diagonal_(torch.inf).min())
                 raise _no_neighbours_error(fed, members, threshold, f"the nearest are {nearest:.3g} apart")
+        return self._clustered(at, own, members, labels, k, threshold, notes, {"known": known.value})
+
+    def _clustered(
+        self,
+        at: Snapshot,
+        own: Replies[Params],
+        members: Cohort,
+        labels: Tensor,
+        k: int,
+        threshold: float,
+        notes: Mapping[str, Any],
+        carry: Mapping[str, Tensor],
+    ) -> Snapshot:
+        """The snapshot after ONE_SHOT: every cluster has the mean of its members' own models."""
+        start = take(at.models, 0)
         models = group_mean(take(own.value, own.clients.pick(members.mask)), labels, _copies(start, k))
-        carry = {
-            "members": members.ids,
-            "known": known.value,
-            **({} if self.threshold == "auto" else {"threshold": torch.tensor(threshold, dtype=torch.float64)}),
-            **prefixed("omega", part_of(at.carry, "omega")),
-            **at.account,
-        }
-        notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
-        carry |= prefixed("w0", start)
+        fixed = {} if self.threshold == "auto" else {"threshold": torch.tensor(threshold, dtype=torch.float64)}
+        omega = prefixed("omega", part_of(at.carry, "omega"))
+        carry = {"members": members.ids, **carry, **fixed, **omega, **at.account, **prefixed("w0", start)}
+        notes = {**notes, "clusters": k, "without_cluster": int((labels < 0).sum())}
         return at.next(models=models, labels=self._labelled(at, members, labels), carry=carry, notes=notes)
 
     def _labelled(self, at: Snapshot, members: Cohort, labels: Tensor) -> Tensor:
@@ -256,7 +266,7 @@ class SRFCA:
     def _one_shot_by_sample(self, fed: Federation, at: Snapshot, own: Replies[Params]) -> Snapshot:
         """ONE_SHOT by a sample of clients: clusters are formed inside the sample, and all others join the nearest."""
         assert self.sample is not None
-        start, measure = take(at.models, 0), measure_named(self.distance)
+        measure = measure_named(self.distance)
         seen = compare_sample(measure, own.clients, own.value, self.sample)
         members, notes, threshold = seen.clients, dict[str, Any](), 0.0
         if self.threshold == "auto":
@@ -275,12 +285,8 @@ class SRFCA:
             if k == 0:
                 raise _no_neighbours_error(fed, members, threshold, f"{len(seen.few)} were drawn as the sample")
             labels = join_nearest(seen.apart, seen.few, few)
-        models = group_mean(take(own.value, own.clients.pick(members.mask)), labels, _copies(start, k))
-        carry = {"members": members.ids, "known": seen.known, "few": seen.few, **prefixed("w0", start)}
-        carry |= {**prefixed("omega", part_of(at.carry, "omega")), **at.account}
-        carry |= {} if self.threshold == "auto" else {"threshold": torch.tensor(threshold, dtype=torch.float64)}
-        notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
-        return at.next(models=models, labels=self._labelled(at, members, labels), carry=carry, notes=notes)
+        carry = {"known": seen.known, "few": seen.few}
+        return self._clustered(at, own, members, labels, k, threshold, notes, carry)
 
     def _train(self, fed: Federation, at: Snapshot) -> Snapshot:
         """A round of Algorithm 3, TrimmedMeanGD, in all clusters at once; the models in training are carried."""

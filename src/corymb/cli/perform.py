@@ -14,7 +14,7 @@ from corymb.cli.request import Request, with_file
 from corymb.cli.run import Output, seeds_in
 from corymb.cli.summary import print_result, with_resume_hint
 from corymb.lazy import short_name
-from corymb.runs.fit import Watch, start_run
+from corymb.runs.fit import Observers, start_run
 from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.plan import other_stages
 from corymb.runs.progress import RoundLine
@@ -44,7 +44,7 @@ def perform(given_values: Mapping[str, Any], output: Output) -> int:
                 request.settings,
                 out=folder,
                 max_seconds=request.fit_options.max_seconds,
-                watch=Watch(None if output.quiet else line),
+                observers=Observers(None if output.quiet else line),
                 data_name=request.data,
                 data_options=request.data_options,
             )

@@ -13,7 +13,7 @@ from corymb.cli.request import Request
 from corymb.cli.summary import print_result, with_resume_hint
 from corymb.lazy import is_place
 from corymb.runs.defaults import class_of
-from corymb.runs.fit import Watch, resume_run
+from corymb.runs.fit import Observers, resume_run
 from corymb.runs.folder.reader import is_finished, read_clients, read_config, read_environment
 from corymb.runs.learners import MODELS
 from corymb.runs.plan import rounds_in, with_rounds
@@ -57,7 +57,7 @@ def resume(
                 max_seconds=max_seconds,
                 keep_going=keep_going,
                 every_round=rounds is not None,
-                watch=Watch(None if quiet else line),
+                observers=Observers(None if quiet else line),
             )
     return print_result(replace(done, folder=run), as_json=json)
 

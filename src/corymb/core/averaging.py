@@ -19,7 +19,7 @@ from corymb.core.guard import Near
 from corymb.core.reductions import centred_clipping, geometric_median, krum, median, multi_krum, trimmed_mean
 from corymb.core.sums import Sums, add_up
 from corymb.settings import InvalidInput, require
-from corymb.trees import Params, Tree
+from corymb.trees import Params, Tree, align_leading
 
 Aggregate = Literal["mean", "trimmed", "median", "geometric-median", "krum", "multi-krum", "centred-clipping"]
 """The names of reductions."""
@@ -158,7 +158,7 @@ def _clipped_sum(rows: Share[Tree] | Shares[Tree], near: Near, name: str, factor
     value = rows.value[name]
     if factor is not None:
         start = _started(rows, near, name)
-        value = start + (value - start) * _led(factor, value)
+        value = start + (value - start) * align_leading(factor, value).to(value)
     total: Tensor = add_up(rows._replace(value={name: value})).total[name]
     return total
 
@@ -202,7 +202,3 @@ def _starts(replies: Share[Tree] | Shares[Tree], near: Near, name: str, members:
         mixed: Tensor = torch.tensordot(share, start, dims=1)
         return mixed
     return start[label[:1]] if bool((label == label[0]).all()) else start[label]
-
-
-def _led(factor: Tensor, value: Tensor) -> Tensor:
-    return factor.reshape(*factor.shape, *[1] * (value.dim() - factor.dim())).to(value)

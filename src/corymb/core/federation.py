@@ -103,9 +103,10 @@ class Cohort:
         return f"Cohort({len(self)} of {len(self._fed.clients)} clients)"
 
     def __getitem__(self, which: Tensor | slice | Sequence[int]) -> Cohort:
-        """Some of these clients, by their places in this cohort or by a mask over it."""
+        """Some of these clients, by their places in this cohort or by a mask over it; `near` and `like` still apply."""
         index = which if isinstance(which, slice) else torch.as_tensor(which, device=self.ids.device)
-        return Cohort(self._fed, self.ids[index])
+        near = None if self._near is None else self._near.at(torch.arange(len(self))[index])
+        return Cohort(self._fed, self.ids[index], near, self._like)
 
     @property
     def sizes(self) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from corymb.core.client import Share, Shares
 from corymb.core.one_pass import in_one_pass
 from corymb.core.sums import Sums, type_of_sum
-from corymb.trees import Params, Tree, leaves, map_tensors, on_cpu
+from corymb.trees import Params, Tree, align_leading, leaves, map_tensors, on_cpu
 
 STEPS = 4
 """Levels of length per factor of 2."""
@@ -194,7 +194,7 @@ def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
         return Lengths.none(clients)
     used = sums.weight > 0
     weight = torch.where(used, sums.weight, 1).double()
-    mean = map_tensors(lambda v: v.double() / weight.to(v.device).reshape(-1, *[1] * (v.dim() - 1)), sums.total)
+    mean = map_tensors(lambda v: v.double() / align_leading(weight.to(v.device), v), sums.total)
     by = torch.eye(len(weight)) if near is None or near.by is None else near.by.double().mean(0).expand(len(weight), -1)
     lengths = torch.where(used.cpu(), _squared_deviations(mean, near, by).cpu().sum(0).sqrt(), 0)
     group = _only_sum(sums.weight[None])

@@ -48,7 +48,7 @@ from corymb.core.rules import (
     sums_fault,
 )
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, all_of, sums_of
-from corymb.trees import Signature, Tree, leaves, map_tensors, on_cpu, signature, tree_map
+from corymb.trees import Signature, Tree, align_leading, leaves, map_tensors, on_cpu, signature, tree_map
 
 REASON = 200
 """Characters kept of a rejection reason; hosts may send longer ones."""
@@ -234,7 +234,7 @@ class Intake:
             sums = add_up(rows)  # queued before the checks are read back: nearly always every row counts
             checks = checks._replace(of_sums=flag_sums(sums, self._sizes))
             if self._all_clearly_valid(places, rows, checks):
-                return self._keep_all(form, sums, _Added(ids, None, writes, "", 0), places)
+                return self._keep(form, places, rows, _Added(ids, None, writes, "", 0), sums, sound=True)
         checks = on_cpu(checks)  # synchronises with the GPU
         lengths = self._lengths(places, rows, checks)
         if found := self._row_faults(places, rows, lengths, checks):
@@ -256,23 +256,28 @@ class Intake:
             lengths = None
         if not len(ids):
             return None
+        known = sums if len(ids) == len(self._ids) else None
+        sound = checks.of_sums is not None and checks.of_sums.fault is None
+        return self._keep(form, places, rows, _Added(ids, lengths, writes, "", 0), known, sound=sound)
+
+    def _keep(
+        self, form: Form, places: Tensor, rows: Tree, added: _Added, sums: Sums[Tree] | None, *, sound: bool
+    ) -> None:
+        """Keep rows that count; `sums` are their sums, if known already, and `sound` says if those were checked."""
         pile = self._piles.setdefault(form, _Pile())
-        added = _Added(ids, lengths, writes, "", 0)
         if self.verb != "sum":
             pile.add(rows, added)
-        elif lengths is None:
-            whole = sums is not None and len(ids) == len(self._ids)
-            pile.add(sums if whole else add_up(rows), added)
-            pile.sound = whole and checks.of_sums is not None and checks.of_sums.fault is None
+        elif added.lengths is None:
+            pile.add(add_up(rows) if sums is None else sums, added)
+            pile.sound = sums is not None and sound
         else:
-            by_level = list(_by_level(lengths))
+            by_level = list(_by_level(added.lengths))
             parts = sums_of(rows, [which for _, _, which in by_level])
             pile.add(all_of(parts, rows), added)  # there are far fewer parts than rows
             for (level, several, _), level_sums in zip(by_level, parts, strict=True):
                 pile.add_to_level(level, several, level_sums)
         pile.spread = isinstance(rows, Shares)
         self._answered[places] = True
-        return None
 
     def _queue_checks(self, places: Tensor, rows: Tree) -> _Checks:
         """Queue the checks of rows on the device that holds them."""
@@ -296,13 +301,6 @@ class Intake:
             return False
         bad = torch.cat([flag.reshape(-1) for flag in (*checks.of_rows.bad, *checks.of_sums.bad)])
         return bool(near & ~bad.any())
-
-    def _keep_all(self, form: Form, sums: Sums[Tree], added: _Added, places: Tensor) -> None:
-        """Keep the sums of replies that all count."""
-        pile = self._piles.setdefault(form, _Pile())
-        pile.add(sums, added)
-        pile.sound = True
-        self._answered[places] = True
 
     def _row_faults(self, places: Tensor, rows: Tree, lengths: Lengths | None, checks: _Checks) -> dict[int, str]:
         at_most = None
@@ -501,4 +499,4 @@ def _by_level(lengths: Lengths) -> Iterator[tuple[int, bool, Tensor]]:
 
 
 def _masked(sums: Tensor, rest: Tensor) -> Tensor:
-    return torch.where(rest.to(sums.device).reshape(-1, *[1] * (sums.dim() - 1)), sums, 0)
+    return torch.where(align_leading(rest.to(sums.device), sums), sums, 0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Share, Shares
-from corymb.trees import Params, Tree, flatten, leaves, map_tensors, take, tree_map, unflatten
+from corymb.trees import Params, Tree, align_leading, flatten, leaves, map_tensors, take, tree_map, unflatten
 
 N = TypeVar("N")
 WIDE = 2**14
@@ -45,19 +45,14 @@ class Sums(NamedTuple, Generic[N]):
         else:
             divisor = self.weight if whole else torch.where(self.weight > 0, self.weight, 1)
             by = {kind: divisor.to(kind) for kind in {leaf.dtype for leaf in flat}}
-            ratios = torch._foreach_div(flat, [_leading(by[leaf.dtype], leaf) for leaf in flat]) if flat else []
+            ratios = torch._foreach_div(flat, [align_leading(by[leaf.dtype], leaf) for leaf in flat]) if flat else []
         means: Params = unflatten(structure, ratios)
         if not whole:
             used = self.weight > 0
-            means = tree_map(lambda mean, other: torch.where(_leading(used, mean), mean, other), means, empty)
+            means = tree_map(lambda mean, other: torch.where(align_leading(used, mean), mean, other), means, empty)
         if not any(leaf.dtype in HALVES for leaf in leaves(empty)):
             return means
         return tree_map(lambda mean, other: mean.to(other.dtype) if other.dtype in HALVES else mean, means, empty)
-
-
-def _leading(rows: Tensor, like: Tensor) -> Tensor:
-    """Reshape one number per row so that it broadcasts over `like`'s trailing axes."""
-    return rows.reshape(-1, *[1] * (like.dim() - 1)) if like.dim() > 1 else rows
 
 
 def add_up(rows: Share[N] | Shares[N]) -> Sums[N]:
@@ -116,7 +111,7 @@ def _weighted_sum(value: Tensor, weight: Tensor, *, own: bool) -> Tensor:
     value = value.to(type_of_sum(value.dtype, weight.dtype))
     weight = weight.to(value.dtype)
     if own:  # value is n k ...: one value per sum
-        return (value * weight.reshape(*weight.shape, *[1] * (value.dim() - 2))).sum(0)
+        return (value * align_leading(weight, value)).sum(0)
     total = weight.T @ value.flatten(1) if value.dim() > 1 else weight.T @ value
     return total.reshape(len(total), *value.shape[1:])  # -1 would be ambiguous for empty values
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from corymb.core.engine import Rows
 from corymb.core.objective import Examples
 from corymb.core.pixels import as_numbers
+from corymb.trees import align_leading
 
 
 class _Layout(NamedTuple):
@@ -70,7 +71,7 @@ class ExampleTable:
         x, y = self.x[rows_of], self.y[rows_of]
         if bool((sizes == 0).any()):  # clients without examples get zeros, never another client's rows
             filled = (sizes > 0).to(self.device)
-            x, y = (torch.where(filled.reshape(-1, *[1] * (t.dim() - 1)), t, 0) for t in (x, y))
+            x, y = (torch.where(align_leading(filled, t), t, 0) for t in (x, y))
         return Examples(as_numbers(x, self.dtype), y, real.to(self.dtype))
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from corymb.core.client import Slot, Split
 from corymb.core.engine import START, Pages, Version
-from corymb.trees import Signature, leaves, map_tensors, signature, take, tree_map
+from corymb.trees import Signature, align_leading, leaves, map_tensors, signature, take, tree_map
 
 
 class _Undo(NamedTuple):
@@ -49,7 +49,7 @@ class _Table:
             values = values if m is None else values[:, :m]
             if bool(present.all()):
                 return values
-            mask = present.to(leaf.device).reshape(-1, *[1] * (values.dim() - 1))
+            mask = align_leading(present.to(leaf.device), values)
             return torch.where(mask, values, values.new_zeros(()))  # a Python 0 would turn booleans into integers
 
         values = map_tensors(at, self.values)
@@ -166,7 +166,7 @@ class MemoryStore:
             out = leaf.new_zeros(len(ids), longest, *leaf.shape[2:])
             out[:, : leaf.shape[1]] = leaf
             real = torch.arange(longest) < sizes[ids][:, None]
-            return torch.where(real.reshape(*real.shape, *[1] * (leaf.dim() - 2)).to(leaf.device), out, 0)
+            return torch.where(align_leading(real.to(leaf.device), leaf), out, 0)
 
         return map_tensors(fit, slot.value)
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from corymb.keys import fold, normal, root
-from corymb.local.descent import Descent, led
-from corymb.trees import Params
+from corymb.local.descent import Descent
+from corymb.trees import Params, align_leading
 
 ITERATIONS = 6
 """Iterations of Lanczos's method. Six are exact for six parameters, and a few hundredths too small for a hundred; steps
@@ -48,11 +48,13 @@ def curvature(gradient: Callable[[Params], Params], params: Params, clients: int
     link, alongs, links = torch.zeros_like(link), list[Tensor](), list[Tensor]()
     found = link
     for _ in range(ITERATIONS):
-        shifted = gradient({name: value + led(size, value) * direction[name] for name, value in params.items()})
+        shifted = gradient(
+            {name: value + align_leading(size, value) * direction[name] for name, value in params.items()}
+        )
         change = _over({name: shifted[name] - base[name] for name in params}, size)
         along = _product(change, direction, lead)
         rest = {
-            name: value - led(along, value) * direction[name] - led(link, value) * before[name]
+            name: value - align_leading(along, value) * direction[name] - align_leading(link, value) * before[name]
             for name, value in change.items()
         }
         found = torch.maximum(found, along.abs() + link)
@@ -70,13 +72,13 @@ def _largest(diagonal: Sequence[Tensor], beside: Sequence[Tensor]) -> Tensor:
     above = torch.diag_embed(torch.stack(list(beside), -1), 1)
     matrices = torch.diag_embed(torch.stack(list(diagonal), -1)) + above + above.mT
     finite = matrices.isfinite().all(-1).all(-1)  # of a client that diverges, the solver would raise an error
-    largest = torch.linalg.eigvalsh(torch.where(led(finite, matrices), matrices, 0).cpu()).abs().amax(-1)
+    largest = torch.linalg.eigvalsh(torch.where(align_leading(finite, matrices), matrices, 0).cpu()).abs().amax(-1)
     return torch.where(finite, largest.to(matrices), torch.nan)
 
 
 def _over(tree: Params, by: Tensor) -> Params:
     least = torch.finfo(by.dtype).tiny
-    return {name: value / led(by.clamp_min(least), value) for name, value in tree.items()}
+    return {name: value / align_leading(by.clamp_min(least), value) for name, value in tree.items()}
 
 
 def _length(tree: Params, lead: tuple[int, ...]) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from corymb.keys import Key, fold, fold_number
 from corymb.settings import check_types, require
+from corymb.trees import align_leading
 
 MEASURED = 8
 """Curvature is estimated on this many batches' worth of examples; on all examples it would cost more than the steps."""
@@ -219,9 +220,9 @@ class Stepper:
             torch._foreach_add_(self.state[0], grads)
             grads = self.state[0]
         if active is not None:  # an inactive client stays inactive, so its optimiser state no longer matters
-            grads = [torch.where(led(active, g), g, 0) for g in grads]
+            grads = [torch.where(align_leading(active, g), g, 0) for g in grads]
         if self.part is not None:
-            grads = [led(self.part, g) * g for g in grads]
+            grads = [align_leading(self.part, g) * g for g in grads]
         torch._foreach_add_(self.params, grads, alpha=-how.lr)
 
     def _clipped(self, grads: list[Tensor], most: float) -> list[Tensor]:
@@ -239,8 +240,3 @@ class Stepper:
         scale = torch._foreach_sqrt(torch._foreach_div(second, 1 - beta2**self.taken))
         torch._foreach_add_(scale, eps)
         return list(torch._foreach_div(torch._foreach_div(first, 1 - beta1**self.taken), scale))
-
-
-def led(rows: Tensor, like: Tensor) -> Tensor:
-    """`rows`, a scalar or one number per client, reshaped to broadcast against `like`, whose first axis is clients."""
-    return rows.reshape((*rows.shape, *[1] * (like.dim() - rows.dim())))

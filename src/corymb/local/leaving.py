@@ -76,7 +76,9 @@ class Gradient:
 
     def many(self, work: _Work, params: Params, on: Examples, key: Key | None, shared: bool) -> Sequence[Tensor]:
         assert key is not None
-        return list(work.kernel.gradient(work.objective, _led(params, on) if shared else params, on, key).values())
+        return list(
+            work.kernel.gradient(work.objective, _one_per_client(params, on) if shared else params, on, key).values()
+        )
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Descending:
             params = {n: p.index_select(0, label) if shared else p[rows, label] for n, p in params.items()}
             shared = False
         coordinates = self._coordinates(work.objective)
-        params, on = coordinates.into(_led(params, on) if shared else params), coordinates.examples(on)
+        params, on = coordinates.into(_one_per_client(params, on) if shared else params), coordinates.examples(on)
         trained, loss = work.kernel.descend(coordinates.objective, params, on, key, self.how, own=self.chosen)
         return [*coordinates.back(trained).values(), loss]
 
@@ -117,7 +119,7 @@ class Descending:
         return coordinates or Coordinates(objective, lambda on: on, lambda params: params, lambda params: params)
 
 
-def _led(params: Params, on: Examples) -> Params:
+def _one_per_client(params: Params, on: Examples) -> Params:
     return {name: value.expand(on.weight.shape[0], *value.shape) for name, value in params.items()}
 
 
@@ -130,32 +132,32 @@ class _Work:
     kernel: Any
     names: tuple[str, ...]
     size: int | None = None  # length of the leading axis; None outside every vmap
-    led: tuple[bool, ...] = ()  # whether models, examples and key have the leading axis
+    stacked: tuple[bool, ...] = ()  # whether models, examples and key have the leading axis
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         models, on, key = self._regroup(tensors)
         if self.size is None:
             return tuple(self.operation.one(self.objective, models, on, key))
-        models_led, on_led, key_led = self.led
+        models_stacked, on_stacked, key_stacked = self.stacked
         if self.kernel is None:
             return self._one_by_one(models, on, key)
-        if not on_led:
+        if not on_stacked:
             on = Examples(*(t.expand(self.size, *t.shape) for t in on))
-        if key is not None and not key_led:
+        if key is not None and not key_stacked:
             key = key.expand(self.size)
-        return tuple(self.operation.many(self, models, on, key, shared=not models_led))
+        return tuple(self.operation.many(self, models, on, key, shared=not models_stacked))
 
     def _one_by_one(self, models: Params, on: Examples, key: Key | None) -> tuple[Tensor, ...]:
         """Loop over the leading axis: without a kernel there is a single client, whose function called vmap itself."""
         rows = []
         for i in range(self.size or 0):
-            models_led, on_led, key_led = self.led
+            models_stacked, on_stacked, key_stacked = self.stacked
             rows.append(
                 self.operation.one(
                     self.objective,
-                    take(models, i) if models_led else models,
-                    take(on, i) if on_led else on,
-                    take(key, i) if key_led else key,
+                    take(models, i) if models_stacked else models,
+                    take(on, i) if on_stacked else on,
+                    take(key, i) if key_stacked else key,
                 )
             )
         return tuple(torch.stack(row) for row in zip(*rows, strict=True))
@@ -177,19 +179,19 @@ class _Work:
         axis, the whole group gets it. Under a nested vmap, the two axes are flattened into one.
         """
         groups = [self.group_of(place) for place in range(len(tensors))]
-        led_before = self.led or (False, False, False)
+        stacked_before = self.stacked or (False, False, False)
         now = {group for group, dim in zip(groups, dims, strict=True) if dim is not None}
-        led = tuple(before or group in now for group, before in enumerate(led_before))
+        stacked = tuple(before or group in now for group, before in enumerate(stacked_before))
         inner = 1 if self.size is None else self.size
         moved = []
         for tensor, dim, group in zip(tensors, dims, groups, strict=True):
-            if not led[group] or (self.size is None and dim == 0):
+            if not stacked[group] or (self.size is None and dim == 0):
                 moved.append(tensor)
             else:
                 t = tensor.movedim(dim, 0) if dim is not None else tensor.unsqueeze(0)
-                t = t if led_before[group] else t.unsqueeze(1)  # outer, inner, ...
+                t = t if stacked_before[group] else t.unsqueeze(1)  # outer, inner, ...
                 moved.append(t.expand(size, inner, *t.shape[2:]).reshape(size * inner, *t.shape[2:]))
-        return replace(self, size=size * inner, led=led), moved
+        return replace(self, size=size * inner, stacked=stacked), moved
 
 
 class _Primitive(torch.autograd.Function):

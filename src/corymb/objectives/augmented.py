@@ -18,7 +18,7 @@ from corymb.core.objective import Draws, Examples, Objective
 from corymb.keys import Key, fold, happens, integers, uniform
 from corymb.local.reference import training_losses
 from corymb.settings import require
-from corymb.trees import Params
+from corymb.trees import Params, align_leading
 
 
 class Change(Protocol):
@@ -40,7 +40,7 @@ class Flip:
 
     def __call__(self, x: Tensor, keys: Key) -> Tensor:
         """Pictures, some of them mirrored."""
-        return torch.where(_each(happens(keys, self.probability), x), x.flip(-1), x)
+        return torch.where(align_leading(happens(keys, self.probability), x), x.flip(-1), x)
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,9 @@ class Light:
         added = (2 * uniform(fold(keys, "brightness")) - 1) * self.brightness
         low, high = self.contrast
         factor = low + (high - low) * uniform(fold(keys, "contrast"))
-        lit = x + _each(added, x).to(x.dtype)
+        lit = x + align_leading(added, x).to(x.dtype)
         mean = lit.mean((-2, -1), keepdim=True)
-        return (lit - mean) * _each(factor, x).to(x.dtype) + mean
-
-
-def _each(values: Tensor, x: Tensor) -> Tensor:
-    """Reshape one value per picture so that it broadcasts over the pictures."""
-    return values.reshape(*values.shape, *[1] * (x.dim() - values.dim()))
+        return (lit - mean) * align_leading(factor, x).to(x.dtype) + mean
 
 
 def _columns(x: Tensor, first: Tensor, length: int, axis: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from corymb.core.objective import Examples
 from corymb.keys import Key, normal
 from corymb.models.flows.base import Flow, log_normal
-from corymb.trees import Params, count, take
+from corymb.trees import Params, align_leading, count, take
 
 
 class Density:
@@ -55,7 +55,7 @@ class Density:
 
     def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
         """The log-density of the mixture."""
-        weights = weights.to(predictions).log().reshape(-1, *[1] * (predictions.dim() - 1))
+        weights = align_leading(weights.to(predictions).log(), predictions)
         return torch.logsumexp(predictions + weights, 0)
 
     def grade(self, predictions: Tensor, examples: Examples) -> Tensor:

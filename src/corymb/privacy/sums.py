@@ -10,7 +10,7 @@ from torch import Tensor
 
 from corymb.keys import Key, fold, normal
 from corymb.privacy.settings import Privacy
-from corymb.trees import Params, map_tensors
+from corymb.trees import Params, align_leading, map_tensors
 
 
 class Released(NamedTuple):
@@ -25,7 +25,7 @@ class Released(NamedTuple):
         """Each cluster's mean update; 0 for clusters of fewer than `least` clients."""
         enough = self.clients >= least
         share = torch.where(enough, 1 / self.clients.clamp_min(1), 0)
-        return map_tensors(lambda leaf: leaf * share.to(leaf).reshape(-1, *[1] * (leaf.dim() - 1)), self.total)
+        return map_tensors(lambda leaf: leaf * align_leading(share.to(leaf), leaf), self.total)
 
 
 def multipliers(noise: float, numbers: int) -> tuple[float, float]:

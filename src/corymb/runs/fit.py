@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from corymb.core.client import ClientFn
-from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
+from corymb.core.snapshot import Algorithm, Snapshot, packages_of, planned_rounds
 from corymb.data import as_dataset
 from corymb.engines.isolation import plain_modes, torch_quiet
 from corymb.keys import root
+from corymb.messages import OURS
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.own_model import check_answers
@@ -94,17 +95,19 @@ def fit(
     _check_algorithm(algorithm)
     _check_arguments(start, progress, settings)
     settings = (settings or RunSettings()).updated(options, others=inspect.signature(fit).parameters)
-    watch = Watch(progress, callbacks, metrics)
+    observers = Observers(progress, callbacks, metrics)
     if resume is None:
-        return start_run(algorithm, data, model, settings, out=out, start=start, max_seconds=max_seconds, watch=watch)
+        return start_run(
+            algorithm, data, model, settings, out=out, start=start, max_seconds=max_seconds, observers=observers
+        )
     require(
         out is None and start is None, "A resumed run already has a folder and a start: do not give `out` or `start`."
     )
     going = settings.keep_going
-    return resume_run(resume, algorithm, data, model, max_seconds=max_seconds, keep_going=going, watch=watch)
+    return resume_run(resume, algorithm, data, model, max_seconds=max_seconds, keep_going=going, observers=observers)
 
 
-class Watch(NamedTuple):
+class Observers(NamedTuple):
     """Observers of a run: progress on stderr, callbacks, and user-defined metrics."""
 
     progress: bool | Progress | None = None
@@ -126,14 +129,14 @@ def start_run(
     out: Folder | None = None,
     start: Snapshot | None = None,
     max_seconds: float | None = None,
-    watch: Watch = Watch(),  # noqa: B008 - frozen
+    observers: Observers = Observers(),  # noqa: B008 - frozen
     data_name: str | None = None,
     data_options: DataOptions = DataOptions(),  # noqa: B008 - frozen
 ) -> Run:
     """Start a new run; `data_name` and `data_options` are recorded so that the data can be found again."""
     store = None if out is None else RunStore(check_free(out))
     settings = kept_in(settings, out)
-    rest = _requested(algorithm, model, data_options, max_seconds, watch)
+    rest = _requested(algorithm, model, data_options, max_seconds, observers)
     plan = partial(plan_for, data, settings, data_name=data_name, **rest)
     with session_for(plan, settings.threads, store) as session:
         at = None
@@ -143,7 +146,7 @@ def start_run(
             at = placed_snapshot(start, session.plan.placement)
         if store is not None:
             session.create_folder(at)
-        return finish(session, at, watch)
+        return finish(session, at, observers)
 
 
 def _check_start(start: Snapshot, session: Session) -> None:
@@ -156,13 +159,19 @@ def _check_start(start: Snapshot, session: Session) -> None:
     )
     if labels_points(session.plan.algorithm):  # the shapes of these models depend on the clusters
         return
-    for name, made in session.fed.objective.init(root(0)).items():
-        got, wanted = list(start.models[name].shape[1:]) if name in start.models else None, list(made.shape)
+    wanted = session.fed.objective.init(root(0))
+    for name in [name for name in wanted if name in start.models]:
+        got, shape = list(start.models[name].shape[1:]), list(wanted[name].shape)
         require(
-            got in (None, wanted),
+            got == shape,
             f"start is of another model or from data with other features: its {name!r} has shape {got}, "
-            f"wanted {wanted}.",
+            f"wanted {shape}.",
         )
+    if packages_of(session.plan.algorithm) != OURS:  # the models of your own algorithms may have other parameters
+        return
+    for what, one, other in (("it", start.models, wanted), ("this one", wanted, start.models)):
+        lacks = next((name for name in other if name not in one), None)
+        require(lacks is None, f"start is of another model: {what} has no parameter {lacks!r}.")
 
 
 def resume_run(
@@ -174,7 +183,7 @@ def resume_run(
     max_seconds: float | None = None,
     keep_going: bool = False,
     every_round: bool = False,
-    watch: Watch = Watch(),  # noqa: B008 - frozen
+    observers: Observers = Observers(),  # noqa: B008 - frozen
 ) -> Run:
     """Continue the run in a folder to its end, or beyond it if the algorithm has more rounds than the run had.
 
@@ -193,7 +202,7 @@ def resume_run(
         config = {**config, "until": "rounds"}  # an explicit number of rounds is always run in full
     settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
     settings = replace(settings, keep_going=settings.keep_going or keep_going)
-    rest = _requested(algorithm, model, data_options, max_seconds, watch) | {"run": environment["run"]}
+    rest = _requested(algorithm, model, data_options, max_seconds, observers) | {"run": environment["run"]}
     if "refreshed" in config.get("record", {}):  # it keeps its original standardisation
         rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
     plan = partial(plan_for, data, settings, data_name=config["data"], clients=read_clients(store.folder), **rest)
@@ -213,11 +222,15 @@ def resume_run(
             early = len(session.history) < planned_rounds(with_fewer(algorithm, before))
             check_longer(algorithm, before, now, start if ended else None, early=early)
             store.replan(as_toml(with_rounds(config, now)))
-        return finish(session, start, watch)
+        return finish(session, start, observers)
 
 
 def _requested(
-    algorithm: Algorithm, model: Model | None, data_options: DataOptions, max_seconds: float | None, watch: Watch
+    algorithm: Algorithm,
+    model: Model | None,
+    data_options: DataOptions,
+    max_seconds: float | None,
+    observers: Observers,
 ) -> dict[str, Any]:
     """The fields of a plan that are taken unchanged from the request."""
     return {
@@ -225,7 +238,7 @@ def _requested(
         "model": model,
         "data_options": data_options,
         "max_seconds": max_seconds,
-        **watch.fields(),
+        **observers.fields(),
     }
 
 
@@ -325,10 +338,10 @@ def _check_clusters(k: object, clients: int, name: str) -> None:
     require(not too_many, f"k={k} exceeds the {counted(clients, 'client')} of {name!r}: give a smaller k.")
 
 
-def finish(session: Session, start: Snapshot | None, watch: Watch) -> Run:
+def finish(session: Session, start: Snapshot | None, observers: Observers) -> Run:
     """Run the rounds of a session and the final steps."""
-    with _shown(watch.progress, session.plan.algorithm) as show:
-        callbacks = Callbacks(watch.callbacks, show)
+    with _shown(observers.progress, session.plan.algorithm) as show:
+        callbacks = Callbacks(observers.callbacks, show)
         callbacks.start(session.about_to_start(start))
         session.run(start, callbacks, evaluated=True)
         run = session.result()

@@ -21,6 +21,7 @@ from corymb.data import FederatedDataset
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.faults import inject, read_faults
 from corymb.local import Descent
+from corymb.objectives.null import NullObjective
 from corymb.objectives.partial import PartialObjective
 from corymb.runs.defaults import name_of
 from corymb.runs.folder.environment import versions
@@ -28,7 +29,7 @@ from corymb.runs.learners import Model
 from corymb.runs.own.metrics import Metric
 from corymb.runs.serving import served_by
 from corymb.runs.settings import DataOptions, RunSettings, names
-from corymb.runs.standardise import NullObjective, Standard
+from corymb.runs.standardise.objective import Standard
 from corymb.settings import InvalidInput, require, to_dict
 from corymb.trees import Params
 

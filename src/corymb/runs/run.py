@@ -48,7 +48,7 @@ from corymb.runs.serving import (
     served_at,
     served_in,
 )
-from corymb.runs.standardise import Standard, Standardised
+from corymb.runs.standardise.objective import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
 

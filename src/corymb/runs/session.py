@@ -54,7 +54,9 @@ from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
 from corymb.runs.progress import EVERY, RoundProgress, RoundTimer
 from corymb.runs.run import Run
 from corymb.runs.serving import remembers, served_at, served_by
-from corymb.runs.standardise import Standard, Standardised, describe_clients, robust_standard
+from corymb.runs.standardise.messages import describe_clients
+from corymb.runs.standardise.objective import Standard, Standardised
+from corymb.runs.standardise.statistics import robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
 
@@ -238,17 +240,9 @@ class Session:
         try:
             with nullcontext() if self.store is None else self._stopper.listening():
                 for row in self._rounds(start, timer):
-                    if self._stopped_by_callback(row, show):
-                        self.stopped = "callback"
-                        break
-                    if self._diverged():
-                        self.stopped = "diverged"
-                        break
-                    if self._converged():
-                        self.stopped = CONVERGED
-                        break
-                    if limit is not None and self._out_of_time(limit, began, timer, evaluated=evaluated):
-                        self.stopped = "max_seconds"
+                    out_of_time = partial(self._out_of_time, began, timer, evaluated=evaluated)
+                    if (why := self._why_to_end(row, show, out_of_time)) is not None:
+                        self.stopped = why
                         break
                 else:
                     self.stopped = BUDGET if self._budget_spent() else ""
@@ -272,13 +266,26 @@ class Session:
             raise
         self._save()
 
-    def _out_of_time(self, limit: float, began: float, timer: RoundTimer, *, evaluated: bool) -> bool:
+    def _why_to_end(self, row: Round, show: Progress, out_of_time: Callable[[], bool]) -> str | None:
+        """Why the run ends after this round, before the algorithm does; None if it goes on."""
+        if self._stopped_by_callback(row, show):
+            return "callback"
+        if self._diverged():
+            return "diverged"
+        if self._converged():
+            return CONVERGED
+        return "max_seconds" if out_of_time() else None
+
+    def _out_of_time(self, began: float, timer: RoundTimer, *, evaluated: bool) -> bool:
         """Whether there is no time for another round and the evaluation.
 
         Remote rounds cannot be interrupted, so the next one is not started if, taking as long as this one, it would end
         farther from the limit than this one did. Estimating the cost of the evaluation takes messages there, so it is
         left to the second half of the time: many runs have ended by then.
         """
+        limit = self.plan.max_seconds
+        if limit is None:
+            return False
         margin = 0.0 if timer.in_process else self.history[-1]["seconds"] / 2
         spent = time.perf_counter() - began + margin
         more = len(of_this_plan(self.history)) < planned_rounds(self.plan.algorithm)

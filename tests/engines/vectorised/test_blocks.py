@@ -9,7 +9,7 @@ from corymb import keys
 from corymb.core.client import Examples
 from corymb.engines.vectorised import blocks
 from corymb.engines.vectorised.kernels import Kernels
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.models import Network, cnn, mlp
 from corymb.objectives import Classification
 from corymb.trees import concat, map_tensors
@@ -37,7 +37,7 @@ def models_of(objective, n):
 
 def kernels_for(objective, on):
     one = Examples(*(t[2, :1] for t in on))
-    return Kernels(watch(objective, objective.init(keys.root(0)), one), "cpu", 1)
+    return Kernels(traits_of(objective, objective.init(keys.root(0)), one), "cpu", 1)
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -7,7 +7,7 @@ from torch.func import functional_call
 
 from corymb.core.objective import Examples
 from corymb.engines.vectorised.flat_weights import Recurrence, flattened
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.keys import root
 from corymb.models import Network
 from corymb.objectives import Classification
@@ -35,8 +35,8 @@ def test_the_layers_of_a_model_are_found_by_name(packed):
     one = Examples(drawn(1, 4, 2, dtype=torch.float32), torch.zeros(1, dtype=torch.int64), torch.ones(1))
     names = tuple(f"cells.{name}" for name in Last().cells._flat_weights_names)
     params = objective.init(root(0))
-    assert watch(objective, params, one).recurrences == (Recurrence("gru", names, True, 1, True),)
-    assert watch(objective, params, one).lstm is False
+    assert traits_of(objective, params, one).recurrences == (Recurrence("gru", names, True, 1, True),)
+    assert traits_of(objective, params, one).lstm is False
 
 
 def test_without_cudnn_nothing_is_copied():

@@ -10,9 +10,11 @@ from torch import nn
 from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised import graphs
 from corymb.engines.vectorised.graphs import MIN_STEPS, Player
-from corymb.engines.vectorised.kernels import LONG_DESCENT, Kernels, _gradients
+from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.kernels.steps import gradients
+from corymb.engines.vectorised.kernels.together import LONG_DESCENT
 from corymb.engines.vectorised.recurrent import Cells
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.engines.vectorised.variants import by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
@@ -28,7 +30,7 @@ def small(*layers: nn.Module) -> nn.Module:
 
 def on_gpu(objective) -> Kernels:
     params, on, _ = job(objective, 0)
-    return Kernels(watch(objective, take(params, 0), take(take(on, 0), slice(0, 1))), "cuda", 1, only="foreach")
+    return Kernels(traits_of(objective, take(params, 0), take(take(on, 0), slice(0, 1))), "cuda", 1, only="foreach")
 
 
 HOWS = {
@@ -186,10 +188,10 @@ def test_images_of_all_clients_are_augmented_at_once_before_the_streams(kind, mo
     params = stack([objective.init(root(j)) for j in range(3)])
     rows = torch.arange(5).expand(3, 5)
     draws = Draws(fold(root(7), torch.arange(3)), 4, rows)
-    want, loss = _gradients(objective, params, on, draws)
+    want, loss = gradients(objective, params, on, draws)
     calls, change = [], Augmented.changed
     monkeypatch.setattr(Augmented, "changed", lambda *given: (calls.append(1), change(*given))[1])
-    traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
+    traits = traits_of(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
     calls.clear()
     step = by_streams(objective, torch.device("cpu"), traits, steps=False)
     got_loss, *got = step(params, on, draws, torch.ones(3))

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from corymb.core.objective import Examples
-from corymb.engines.vectorised import kernels as module
-from corymb.engines.vectorised.kernels import Kernels
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.kernels import Kernels, one_by_one
+from corymb.engines.vectorised.traits import traits_of
 from corymb.keys import fold, root
 from corymb.local import Descent, descent
 from corymb.local.reference import descend_one
@@ -64,22 +63,22 @@ def job(network):
     x = torch.randn(N, M, 1, 4, 4, generator=draw, dtype=torch.float64)
     on = Examples(x, torch.randint(CLASSES, (N, M), generator=draw), weight)
     params = stack([objective.init(root(seed)) for seed in range(N)])
-    traits = watch(objective, objective.init(root(0)), Examples(*(t[0, :1] for t in on)))
+    traits = traits_of(objective, objective.init(root(0)), Examples(*(t[0, :1] for t in on)))
     return objective, params, on, fold(root(5), torch.arange(N)), Kernels(traits, "cpu", 1)
 
 
 @pytest.fixture
 def stepped(monkeypatch):
     """The layers that were stepped in place, for each call."""
-    seen, descend = [], module.descend_single
+    seen, descend = [], one_by_one.descend_single
 
     def noted(*given):
         if given[4]:
             seen.append(given[4])
         return descend(*given)
 
-    monkeypatch.setattr(module, "descend_single", noted)
-    monkeypatch.setattr(module, "WIDE", 0)
+    monkeypatch.setattr(one_by_one, "descend_single", noted)
+    monkeypatch.setattr(one_by_one, "WIDE", 0)
     return seen
 
 
@@ -104,7 +103,7 @@ def test_descents_give_the_loops_numbers(name, how, own, stepped):
 
 def test_narrow_layers_are_not_stepped_in_the_backward_pass(stepped, monkeypatch):
     objective, params, on, key, kernels = job(NETWORKS["convolution first"][0])
-    monkeypatch.setattr(module, "WIDE", kernels.traits.largest_bytes + 1)
+    monkeypatch.setattr(one_by_one, "WIDE", kernels.traits.largest_bytes + 1)
     kernels.descend(objective, params, on, key, PLAIN)
     assert stepped == []
 
@@ -134,7 +133,7 @@ HOWS = {
 @pytest.mark.parametrize("how", HOWS)
 def test_a_client_by_itself_gets_the_loops_numbers(how, alike, held, stepped, monkeypatch):
     monkeypatch.setattr(descent, "HELD", held)
-    monkeypatch.setattr(module, "WIDE", 2**62)
+    monkeypatch.setattr(one_by_one, "WIDE", 2**62)
     objective, params, on, key, kernels = job(NETWORKS["dropout"][0])
     on = on._replace(weight=(on.weight > 0).double()) if alike else on
     got, loss = kernels.descend(objective, params, on, key, HOWS[how])
@@ -175,7 +174,7 @@ class Chosen(nn.Module):
 @pytest.mark.parametrize(("how", "replayed"), [("plain", True), ("shape", False), ("list", False), ("branch", False)])
 @pytest.mark.parametrize("wide", [0, 2**62], ids=["stepped in place", "by gradients"])
 def test_steps_are_replayed_unless_they_depend_on_values(how, replayed, wide, stepped, monkeypatch):
-    monkeypatch.setattr(module, "WIDE", wide)
+    monkeypatch.setattr(one_by_one, "WIDE", wide)
     objective, params, on, key, kernels = job(lambda: Chosen(how))
     descent = Descent(lr=0.1, steps=9, batch=2)
     for seed in range(2):  # the second time on tapes of the first

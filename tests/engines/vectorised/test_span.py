@@ -10,7 +10,7 @@ from corymb.core.objective import Examples
 from corymb.engines.vectorised.graphs import MIN_STEPS
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.span import Span, pays
-from corymb.engines.vectorised.traits import Entry, watch
+from corymb.engines.vectorised.traits import Entry, traits_of
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one
@@ -49,7 +49,7 @@ def job(objective, shape=(D,), dtype=torch.float64):
 
 
 def kernels_for(objective, on: Examples, device: str = "cpu") -> Kernels:
-    traits = watch(objective, objective.init(root(0)), Examples(*(t[0, :1] for t in on)))
+    traits = traits_of(objective, objective.init(root(0)), Examples(*(t[0, :1] for t in on)))
     return Kernels(traits, device, 1, only="fused")
 
 

@@ -6,8 +6,9 @@ from torch import nn
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.kernels.steps import Steps
 from corymb.engines.vectorised.tape import Step, Tapes, record
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.models import Network, mlp
@@ -20,14 +21,22 @@ def played(tapes: Tapes) -> list[bool]:
     return [player.trusted for player in tapes.kept.values()]
 
 
-class Unplayed(Kernels):
+class StepsAsWritten(Steps):
     """Every step as it is written."""
 
-    _replays_steps = False
+    replays = False
+
+
+class Unplayed(Kernels):
+    """The kernels with such steps."""
+
+    @property
+    def _steps(self):
+        return StepsAsWritten(self.traits, self.device, self.mixed, self.tapes, self.graphs)
 
 
 def kernels_for(objective, name: str, kind: type[Kernels] = Kernels) -> Kernels:
-    traits = watch(
+    traits = traits_of(
         objective, objective.init(root(0)), Examples(torch.zeros(1, 4), torch.zeros(1).long(), torch.ones(1))
     )
     kernels = kind(traits, "cpu", 1, only=name)

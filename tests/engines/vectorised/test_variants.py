@@ -9,12 +9,12 @@ from torch import nn
 from corymb.core.objective import Draws, Examples
 from corymb.engines.placement import Placement
 from corymb.engines.vectorised.graphs import MIN_STEPS, TOLERATED_MIXED, Graphs
-from corymb.engines.vectorised.kernels import Kernels, _gradients
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.kernels.steps import gradients
+from corymb.engines.vectorised.traits import traits_of
 from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.local import Descent
-from corymb.local.descent import led
-from corymb.trees import take
+from corymb.trees import align_leading, take
 from tests.engines.vectorised.test_single import NETWORKS, M, N, job
 
 RATES = torch.tensor([0.1, 0.02, 0.5], dtype=torch.float64)
@@ -34,9 +34,9 @@ def draws(key, step=0):
 
 def plain(objective):
     def step(params, on, drawn, rates):
-        slopes, loss = _gradients(objective, params, on, drawn)
+        slopes, loss = gradients(objective, params, on, drawn)
         for name, slope in slopes.items():
-            params[name] -= led(rates, slope) * slope
+            params[name] -= align_leading(rates, slope) * slope
         return [loss]
 
     return step
@@ -49,7 +49,7 @@ def test_steps_and_gradients_are_those_of_plain_vmap(name, variant):
     got, want = ({n: p.clone() for n, p in params.items()} for _ in range(2))
     step = variants(objective, kernels.traits, steps=True)[variant]
     for number in range(3):
-        slopes, _ = _gradients(objective, want, on, draws(key, number))
+        slopes, _ = gradients(objective, want, on, draws(key, number))
         found = variants(objective, kernels.traits, steps=False)[variant](want, on, draws(key, number), RATES)
         lie = {n: slope.stride() == want[n].stride() for n, slope in zip(want, found[1:], strict=True)}
         assert all(lie[n] for n in kernels.traits.layers)
@@ -78,7 +78,7 @@ def test_in_a_mixed_precision_products_are_low_and_steps_are_not(variant):
 
 
 def on_gpu(objective, params, on):
-    return Kernels(watch(objective, take(params, 0), Examples(*(t[0, :1] for t in on))), "cuda", 1)
+    return Kernels(traits_of(objective, take(params, 0), Examples(*(t[0, :1] for t in on))), "cuda", 1)
 
 
 @pytest.mark.parametrize(

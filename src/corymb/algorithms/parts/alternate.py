@@ -20,7 +20,7 @@ Answers = Replies[Sums[Tensor]]
 """A round's replies; each client's note is the loss of every model it was sent, before training."""
 Ask = Callable[[Snapshot, int], Answers]
 Average = Callable[[Params, Answers, int], Params]
-Watch = Callable[[Snapshot, Snapshot, Answers], Snapshot]
+AfterRound = Callable[[Snapshot, Snapshot, Answers], Snapshot]
 
 
 @on_client
@@ -86,23 +86,20 @@ def ask(
 
 
 def alternate(
-    at: Snapshot, rounds: int, ask: Ask, average: Average, *, soft: float | None = None, watch: Watch | None = None
+    at: Snapshot, rounds: int, ask: Ask, average: Average, *, soft: float | None = None, after: AfterRound | None = None
 ) -> Iterator[Snapshot]:
-    """Ask, average, and note the loss, round after round; `watch` may add to a snapshot before it is yielded."""
+    """Ask, average, and note the loss, round after round; `after` may add to a snapshot before it is yielded."""
     for t in range(at.round, rounds):
-        replies = ask(at, t)
+        before, replies = at, ask(at, t)
         fit = replies.value.note
-        before, at = (
-            at,
-            at.next(
-                models=average(at.models, replies, t),
-                labels=(replies.clients, replies.value.label),
-                shares=None if soft is None else _put_shares(at, replies, soft),
-                carry={},
-                notes={"train_loss": float(fit.amin(1).mean())},
-            ),
+        at = before.next(
+            models=average(before.models, replies, t),
+            labels=(replies.clients, replies.value.label),
+            shares=None if soft is None else _put_shares(before, replies, soft),
+            carry={},
+            notes={"train_loss": float(fit.amin(1).mean())},
         )
-        yield (at := at if watch is None else watch(before, at, replies))
+        yield (at := at if after is None else after(before, at, replies))
 
 
 def _put_shares(at: Snapshot, replies: Answers, temperature: float) -> Tensor:

@@ -17,7 +17,7 @@ from corymb.core.snapshot import Algorithm
 from corymb.lazy import short_name
 from corymb.report.html import write_report
 from corymb.runs.defaults import configure, name_of
-from corymb.runs.fit import Watch, start_run
+from corymb.runs.fit import Observers, start_run
 from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.plan import other_stages, rounds_in
 from corymb.runs.progress import RoundLine
@@ -89,11 +89,18 @@ def _run(
     quiet: bool,
 ) -> Run:
     line = RoundLine.of(algorithm)
-    watch = Watch(None if quiet else line)
+    observers = Observers(None if quiet else line)
     try:
         with line, with_resume_hint(place):
             return start_run(
-                algorithm, engine, model, settings, out=place, max_seconds=limit, watch=watch, data_name=FEDERATION
+                algorithm,
+                engine,
+                model,
+                settings,
+                out=place,
+                max_seconds=limit,
+                observers=observers,
+                data_name=FEDERATION,
             )
     finally:
         with suppress(OSError):  # removes the folder only if it is empty, that is, if the run never started

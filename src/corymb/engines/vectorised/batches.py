@@ -62,6 +62,13 @@ def steps_of(on: Examples, key: Key, how: Descent, *, padded: bool = True) -> It
         yield Places.of(rows, on.weight, active).examples(x, y), active, Draws(key, step, rows)
 
 
+def number_of_steps(how: Descent, examples: int) -> int:
+    """The number of steps in the descent of a client with this many examples."""
+    if how.batch is None or how.epochs is None or not examples:
+        return how.steps or how.epochs or 1
+    return how.epochs * -(-examples // how.batch)
+
+
 class DrawnSteps:
     """The steps of a descent in batches, located for all clients at once and to be taken by some clients at a time.
 

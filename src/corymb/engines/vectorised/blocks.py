@@ -37,7 +37,7 @@ def passes(traits: Traits, on: Examples, device: str) -> list[slice] | None:
     clients, longest = on.weight.shape
     budget, each = (ON_CPU, 1) if device == "cpu" else (ON_GPU, GATES if traits.recurrent else 1)
     most = max(LEAST, budget // max(1, clients * each * traits.activation_bytes))
-    ends = [longest] if device == "cpu" else _even_ends(sorted(reach(on).tolist()), longest, most // MANY)
+    ends = [longest] if device == "cpu" else _even_ends(sorted(used_rows(on).tolist()), longest, most // MANY)
     slices, start = [], 0
     for end in ends:
         slices += [slice(at, min(end, at + most)) for at in range(start, end, most)]
@@ -92,13 +92,13 @@ def rows_of_blocks(predict: Callable[[Examples, Tensor], Tensor], on: Examples, 
 
 def _blocks(on: Examples, rows: Sequence[slice]) -> Iterator[tuple[int, Tensor, Examples]]:
     """For each block its first row, the indices of clients with rows in it (all, in the first), and their examples."""
-    lengths = reach(on).clamp_min(1)
+    lengths = used_rows(on).clamp_min(1)
     for block in rows:
         clients = (lengths > block.start).nonzero().flatten()
         yield block.start, clients, Examples(*(t[clients, block] for t in on))
 
 
-def reach(on: Examples) -> Tensor:
+def used_rows(on: Examples) -> Tensor:
     """Each client's number of rows up to its last example; all later rows are padding."""
     places = torch.arange(1, on.weight.shape[1] + 1, device=on.weight.device)
     return torch.where(on.weight > 0, places, 0).amax(1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ from corymb.engines.vectorised.answers import same_answer, why_answers_differ, w
 from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import probe
-from corymb.engines.vectorised.traits import Watched
+from corymb.engines.vectorised.traits import CountedExamples
 from corymb.local.single_vmap import over_rows
 from corymb.trees import flatten, nbytes, unflatten
 
@@ -184,21 +184,21 @@ class VectorisedEngine:
         return self._needs[name]
 
     def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
-        watch, peak, watched = self.kernels.watch, Peak(self.host.device), Watched(self.objective)
+        watch, peak, counted = self.kernels.watch, Peak(self.host.device), CountedExamples(self.objective)
         few = None if self.host.device.type == "cuda" else self._trial_examples  # a GPU measures bytes: use all
         try:
             with watch.trial(brief=few is not None):
-                outcome = self._stacked(call, ids, places, watched, few)
+                outcome = self._stacked(call, ids, places, counted, few)
         except TimeIsUp:
             raise
         except Exception:  # the call itself will find out what is wrong
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
         size = min(int(self.sizes[ids]), few or 2**62)
-        examples = max(watched.examples, watch.batch) if 0 < watched.examples < size else None
+        examples = max(counted.examples, watch.batch) if 0 < counted.examples < size else None
         need = Need(watch.rows, examples, reply=nbytes(outcome.value) + writes)
-        if examples is None and 0 < watched.trained < size and self.kernels.splits_by_size:
-            need = need._replace(examples=max(watched.trained, watch.batch), measures=True)
+        if examples is None and 0 < counted.trained < size and self.kernels.splits_by_size:
+            need = need._replace(examples=max(counted.trained, watch.batch), measures=True)
         taken = peak.bytes()
         return need if taken is None else need._replace(part=taken / self._bytes_of_chunk(1, size, need))
 
@@ -353,20 +353,28 @@ class VectorisedEngine:
             self._use_test.add(call.fn.name)
             return self._under_vmap(call, ids, places, objective or self.objective, few)
 
+    def _stack(
+        self, call: Call, ids: Tensor, splits: Sequence[Split], few: int | None
+    ) -> tuple[dict[Split, Examples], dict[Split, int], dict[str, Slot]]:
+        """Clients' examples, their numbers of rows with padding, and their memory."""
+        tables = self.host.examples
+        copy = self.kernels.traits.writes or not _reads_only(call)  # a copy takes a tenth of a round with few batches
+        examples = {split: tables[split].stack(ids, copy=copy) for split in splits}
+        padded = {split: table.longest(ids) for split, table in tables.items()}
+        stored = self.host.memory.read(ids, padded)
+        if few is not None and not any(slot.along for slot in stored.values()):
+            examples = {split: Examples(*(t[:, :few] for t in on)) for split, on in examples.items()}
+            padded = {split: min(few, longest) for split, longest in padded.items()}
+        return examples, padded, stored
+
     def _under_vmap(
         self, call: Call, ids: Tensor, places: Tensor, objective: Objective, few: int | None = None
     ) -> Outcome:
         """Run a call for a stack of clients; with `few`, on their first `few` examples, to measure its need."""
         host = self.host
         splits: list[Split] = ["train", "test"] if call.fn.name in self._use_test else ["train"]
-        copy = self.kernels.traits.writes or not _reads_only(call)  # a copy takes a tenth of a round with few batches
         unwritten = {split: host.examples[split].unwritten for split in splits}
-        examples = {split: host.examples[split].stack(ids, copy=copy) for split in splits}
-        padded = {split: table.longest(ids) for split, table in host.examples.items()}
-        stored = host.memory.read(ids, padded)
-        if few is not None and not any(slot.along for slot in stored.values()):
-            examples = {split: Examples(*(t[:, :few] for t in on)) for split, on in examples.items()}
-            padded = {split: min(few, longest) for split, longest in padded.items()}
+        examples, padded, stored = self._stack(call, ids, splits, few)
         along = {name: slot.along for name, slot in stored.items()}
         slots = {name: (slot.value, slot.present) for name, slot in stored.items()}
         every = (*call.args, *call.options.values())

@@ -22,7 +22,7 @@ from corymb.engines.host import ClientHost, one_line
 from corymb.engines.isolation import isolated
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.packed import padding_is_free
-from corymb.engines.vectorised.traits import Traits, watch
+from corymb.engines.vectorised.traits import Traits, traits_of
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one, gradient_one, measure_one, training_losses
@@ -44,7 +44,7 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
     if host.device.type == "cuda":
         refuse_unknown_codes(host)
     objective, clients = _in_double(host)
-    traits = _watched(objective, clients[0], host)
+    traits = _traits(objective, clients[0], host)
     kernels = Kernels(traits, host.device.type, torch.get_num_threads(), host.placement.mixed, only)
     warned = set[str]()  # the default choice may be a kernel that is tried by name next, with the same problem
     for name in _candidates(only) if traits.independent else ():
@@ -177,7 +177,7 @@ def refuse_unknown_codes(host: ClientHost) -> None:
         )
 
 
-def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits:
+def _traits(objective: Objective, client: Examples, host: ClientHost) -> Traits:
     params = objective.init(root(0))
     with model_takes(client.x), isolated():
         losses = objective.losses(params, client)
@@ -186,7 +186,7 @@ def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits
             f"The objective's losses have shape {list(losses.shape)} for {len(client.weight)} examples, wanted one for "
             "each example."
         )
-    traits = watch(objective, params, Examples(*(t[:1] for t in client)))
+    traits = traits_of(objective, params, Examples(*(t[:1] for t in client)))
 
     def both_losses() -> Tensor:
         draws = Draws(root(0).to(client.weight.device))

@@ -195,9 +195,9 @@ def _layer(
         (biases or (None, None)) if name == "gru" else (biases[0] + biases[1] if biases else None, None)
     )
     given = [x, h.to(into.dtype), c.to(into.dtype), into, across, bias, recurring_bias, real]
-    led = [None if one is None else one.unsqueeze(0) for one in given]
+    of_one = [None if one is None else one.unsqueeze(0) for one in given]
     with at_full_precision(x):  # products are cast to `low` explicitly; autocast would cast the rest as well
-        out, c, *_ = _Layer.apply(*led, name, torch.is_grad_enabled(), low)  # type: ignore[no-untyped-call]
+        out, c, *_ = _Layer.apply(*of_one, name, torch.is_grad_enabled(), low)  # type: ignore[no-untyped-call]
     return out.squeeze(0), c.squeeze(0)
 
 

@@ -337,7 +337,7 @@ class Step(int):
     used = False
 
 
-def _telling(name: str) -> Callable[..., Any]:
+def _noting_use(name: str) -> Callable[..., Any]:
     plain = getattr(int, name)
 
     def use(self: Step, *others: Any) -> Any:
@@ -351,7 +351,7 @@ _UNARY = ["index", "int", "float", "bool", "hash", "str", "repr", "format", "neg
 _COMPARED = ["eq", "ne", "lt", "le", "gt", "ge"]
 _BINARY = ["add", "sub", "mul", "mod", "floordiv", "truediv", "divmod", "pow", "and", "or", "xor", "lshift", "rshift"]
 for _word in (*_UNARY, *_COMPARED, *_BINARY, *(f"r{word}" for word in _BINARY)):
-    setattr(Step, f"__{_word}__", _telling(f"__{_word}__"))
+    setattr(Step, f"__{_word}__", _noting_use(f"__{_word}__"))
 
 
 @dataclass
@@ -430,8 +430,8 @@ class Tapes:
     """The players of jobs whose every step is replayed, by the job's key: they no longer run code of the objective."""
     dropped: int = 0
     """How often all tapes were dropped because there were too many."""
-    _watched: dict[int, Player] | None = None
-    """Players that the watched job has used, by id."""
+    _players: dict[int, Player] | None = None
+    """The players that the current job has used, by id; None outside a job."""
     _recorder: int | None = None
     """The only thread that may run code of the objective; None if there is just one."""
 
@@ -441,15 +441,15 @@ class Tapes:
         return not any(player.refused for player in self.kept.values())
 
     @contextmanager
-    def watch(self, key: tuple[Any, ...]) -> Iterator[None]:
+    def job(self, key: tuple[Any, ...]) -> Iterator[None]:
         """Add the job that runs inside to `replayed` if all functions that it ran are replayed and their tapes kept."""
-        self._watched, dropped = {}, self.dropped
+        self._players, dropped = {}, self.dropped
         try:
             yield
-            if self.dropped == dropped and all(player.timed for player in self._watched.values()):
-                self.replayed[key] = list(self._watched.values())
+            if self.dropped == dropped and all(player.timed for player in self._players.values()):
+                self.replayed[key] = list(self._players.values())
         finally:
-            self._watched = None
+            self._players = None
 
     @contextmanager
     def recording_on_this_thread_only(self) -> Iterator[None]:
@@ -494,8 +494,8 @@ class Tapes:
                 self.dropped += 1
             self.kept[name] = Player(of)
         player = self.kept[name]
-        if self._watched is not None:
-            self._watched[id(player)] = player
+        if self._players is not None:
+            self._players[id(player)] = player
         return player
 
     def run(

@@ -62,15 +62,15 @@ class Traits(NamedTuple):
     """Whether packed sequences that the model unpacks may be padded further without changing its losses."""
 
 
-def watch(objective: Objective, params: Params, one: Examples) -> Traits:
-    """The traits of an objective, from one forward pass."""
-    watcher, before = _Watcher(params, one), [t._version for t in one]
-    training = _Watcher(params, one)
+def traits_of(objective: Objective, params: Params, one: Examples) -> Traits:
+    """The traits of an objective, recorded in forward passes of one example."""
+    evaluating, before = _UseRecorder(params, one), [t._version for t in one]
+    training = _UseRecorder(params, one)
     with torch.no_grad():
         draws = Draws(root(0).to(one.weight.device))
         objective.losses(params, one)  # a `Network` runs an extra check in its first pass, which would count uses twice
         training_losses(objective, params, one, draws)
-        with watcher:
+        with evaluating:
             objective.losses(params, one)
         with training:
             training_losses(objective, params, one, draws)
@@ -80,23 +80,23 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
     return Traits(
         parameters=sum(p.numel() for p in params.values()),
         parameter_bytes=nbytes(params),
-        activation_bytes=watcher.made,
-        fusable=all(uses == ["linear"] for uses in watcher.uses.values()),
-        convolutional=watcher.convolutional,
-        recurrent=watcher.recurrent,
-        lstm=watcher.lstm,
-        attends=watcher.attends or training.attends,
-        looks_up=watcher.looks_up or training.looks_up,
+        activation_bytes=evaluating.made,
+        fusable=all(uses == ["linear"] for uses in evaluating.uses.values()),
+        convolutional=evaluating.convolutional,
+        recurrent=evaluating.recurrent,
+        lstm=evaluating.lstm,
+        attends=evaluating.attends or training.attends,
+        looks_up=evaluating.looks_up or training.looks_up,
         writes=writes,
         largest_bytes=max(map(nbytes, params.values()), default=1),
-        entry=watcher.entry if watcher.entry == training.entry and not writes else None,
-        layers=watcher.layers & training.layers,
-        products=watcher.products & training.products,
+        entry=evaluating.entry if evaluating.entry == training.entry and not writes else None,
+        layers=evaluating.layers & training.layers,
+        products=evaluating.products & training.products,
         recurrences=tuple(training.recurrences),
     )
 
 
-class Watched:
+class CountedExamples:
     """A wrapper of an objective that records how many examples of a client it gets at once, overall and in training."""
 
     def __init__(self, inner: Objective) -> None:
@@ -119,7 +119,7 @@ class Watched:
         return result
 
 
-class _Watcher(TorchFunctionMode):
+class _UseRecorder(TorchFunctionMode):
     def __init__(self, params: Params, one: Examples) -> None:
         super().__init__()
         self.names, self.x = {id(p): name for name, p in params.items()}, one.x

@@ -25,7 +25,7 @@ from corymb.runs.folder.layout import (
     check_free,
 )
 from corymb.runs.history import plain
-from corymb.runs.standardise import Standard
+from corymb.runs.standardise.objective import Standard
 from corymb.wire import pack
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from corymb.runs.folder.layout import (
 )
 from corymb.runs.history import ENDED, Round, is_number, round_problem
 from corymb.runs.serving import OwnModels
-from corymb.runs.standardise import Standard
+from corymb.runs.standardise.objective import Standard
 from corymb.settings import InvalidInput, expanded, first_line, require
 from corymb.trees import Params
 from corymb.wire import WireError, unpack

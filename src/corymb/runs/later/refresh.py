@@ -26,7 +26,7 @@ from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset, as_dataset
 from corymb.data.schema import schema_of
 from corymb.runs.defaults import from_data, started
-from corymb.runs.fit import Data, Watch, finish, plan_for, session_for
+from corymb.runs.fit import Data, Observers, finish, plan_for, session_for
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.history import CONVERGED, Round, counted
@@ -38,7 +38,8 @@ from corymb.runs.remote.engine import REMOTE_ENGINES
 from corymb.runs.serving import remembers
 from corymb.runs.session import Progress
 from corymb.runs.settings import RunSettings
-from corymb.runs.standardise import changed_scales, describe_changed
+from corymb.runs.standardise.messages import describe_changed
+from corymb.runs.standardise.statistics import changed_scales
 from corymb.settings import InvalidInput, from_dict, require, to_dict
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def refresh(
         out: A new folder for the run that continues this one.
         progress: As for `fit`, and so are `callbacks` and `metrics`.
     """
-    watch = Watch(progress, callbacks, metrics)
+    observers = Observers(progress, callbacks, metrics)
     dataset = _like(run, as_dataset(data, run.seed).in_order())
     algorithm = algorithm or _algorithm(run, dataset)
     before = rounds_in(to_dict(algorithm))
@@ -106,7 +107,7 @@ def refresh(
         standard=run.standard,
         record={"refreshed": [*_refreshed(run), {"clock": run.snapshot.clock, "data": run.config["record"]["data"]}]},
         data_name=dataset.name,
-        **watch.fields(),
+        **observers.fields(),
     )
     store = None if out is None else RunStore(check_free(Path(out)))
     with session_for(plan, settings.threads, store) as session:
@@ -117,7 +118,7 @@ def refresh(
         session.take_over(_history(run, dataset.names), ledger, run.seconds)
         if store is not None:
             session.create_folder(at)
-        return finish(session, at, watch)
+        return finish(session, at, observers)
 
 
 def _changed_units(

@@ -15,10 +15,10 @@ import torch
 from corymb.core.engine import Engine
 from corymb.data import FederatedDataset
 from corymb.engines.remote import Patience, RemoteEngine
+from corymb.objectives.null import NullObjective
 from corymb.runs.folder.layout import ACTORS
 from corymb.runs.plan import placement_for
 from corymb.runs.settings import RunSettings
-from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput, expanded, require
 
 Folder = str | os.PathLike[str]

@@ -10,8 +10,8 @@ from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm, packages_of
 from corymb.data import FederatedDataset
 from corymb.engines.remote import Patience, RemoteEngine
+from corymb.objectives.null import NullObjective
 from corymb.runs.settings import RunSettings
-from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput, require, split_address
 
 REMOTE_ENGINES = ("flower", "ray")

@@ -11,7 +11,7 @@ from corymb.core.client import Client, Shares, on_client
 from corymb.core.sums import Sums
 from corymb.models.flows.affine import Affine
 from corymb.objectives.measures import wide
-from corymb.trees import Params
+from corymb.trees import Params, align_leading
 
 MEAN, SQUARE = "mean x", "mean x xᵀ"
 
@@ -52,4 +52,4 @@ def fit_gaussians(models: Params, sums: Sums[tuple[()]], shrinkage: float) -> Pa
 
 
 def _where(used: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(used.to(old.device).reshape(-1, *[1] * (old.dim() - 1)), new, old)
+    return torch.where(align_leading(used.to(old.device), old), new, old)

@@ -1,6 +1,5 @@
 """Clients on threads of their own have the bits of one thread, and code of modules stays on the calling thread."""
 
-import itertools
 import threading
 import time
 from dataclasses import replace
@@ -10,14 +9,13 @@ import torch
 from torch import nn
 
 import corymb
-from corymb.core.objective import Examples
 from corymb.engines import VectorisedEngine
-from corymb.engines.vectorised import kernels as module
 from corymb.engines.vectorised import threads as threads_module
-from corymb.engines.vectorised.kernels import Kernels, _SingleClients
+from corymb.engines.vectorised.kernels import Kernels, groups, one_by_one
+from corymb.engines.vectorised.kernels.steps import Steps
 from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.threads import one_thread
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import traits_of
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
@@ -41,9 +39,9 @@ def several_threads(objective, monkeypatch, threads: int, kernel: str = "fused")
     "layers" is the serial kernel with linear layers that are stepped in their backward pass.
     """
     params, on, _ = job(objective, 0, clients=CLIENTS)
-    traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
-    monkeypatch.setattr(module, "THREADED_CACHE_BYTES", 2 * traits.parameter_bytes)
-    monkeypatch.setattr(module, "WIDE", 1)
+    traits = traits_of(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
+    monkeypatch.setattr(groups, "THREADED_CACHE_BYTES", 2 * traits.parameter_bytes)
+    monkeypatch.setattr(one_by_one, "WIDE", 1)
     monkeypatch.setattr("corymb.engines.vectorised.threads.GIL_SECONDS", 1e-9)
     if kernel == "layers":
         return Kernels(traits._replace(convolutional=True), "cpu", threads, replays=True)
@@ -53,7 +51,7 @@ def several_threads(objective, monkeypatch, threads: int, kernel: str = "fused")
 @pytest.fixture
 def on_threads(monkeypatch) -> set[threading.Thread]:
     """The threads that take steps."""
-    seen, step, single = set[threading.Thread](), Kernels._fused, module.descend_single
+    seen, step, single = set[threading.Thread](), Steps.fused, one_by_one.descend_single
 
     def noted(*args, **options):
         seen.add(threading.current_thread())
@@ -63,8 +61,8 @@ def on_threads(monkeypatch) -> set[threading.Thread]:
         seen.add(threading.current_thread())
         return single(*args, **options)
 
-    monkeypatch.setattr(Kernels, "_fused", noted)
-    monkeypatch.setattr(module, "descend_single", noted_single)
+    monkeypatch.setattr(Steps, "fused", noted)
+    monkeypatch.setattr(one_by_one, "descend_single", noted_single)
     return seen
 
 
@@ -124,19 +122,6 @@ def test_steps_that_cannot_be_replayed_stay_on_the_calling_thread(kernel, monkey
         kernels.descend(objective, *job(objective, seed, clients=CLIENTS), HOW)
     assert on_threads == {threading.current_thread()}
     assert not kernels.tapes.replayed
-
-
-@pytest.mark.parametrize("how", [{"steps": 1}, {"steps": 2}, {"steps": 3}, {"steps": 4}, {"epochs": 2}, {}])
-@pytest.mark.parametrize("batch", [None, 1, 2, 3, 20])
-def test_clients_with_the_same_signature_see_batches_of_the_same_sizes(how, batch):
-    m = 12
-    weight = (torch.arange(m) < torch.arange(m + 1)[:, None]).float()
-    on = Examples(torch.zeros(m + 1, m, 2), torch.zeros(m + 1, m), weight)
-    descent = Descent(lr=0.1, batch=batch, **how)
-    clients = _SingleClients(on, torch.arange(m + 1), descent)
-    sizes = {i: {len(some.weight) for some, _ in clients.get(i, lambda: None).steps(descent)} for i in range(m + 1)}
-    for i, j in itertools.combinations(range(m + 1), 2):
-        assert clients.signature(i) != clients.signature(j) or sizes[i] == sizes[j]
 
 
 def test_a_client_on_another_thread_that_needs_a_new_tape_raises(monkeypatch, on_threads):
@@ -229,7 +214,7 @@ def seven_clients():
 
 @pytest.mark.parametrize(("kernel", "model"), [("serial", lambda: LastState(nn.LSTM)), ("fused", mlp(4, [6], 3))])
 def test_time_that_is_up_inside_a_round_ends_it_on_all_threads(kernel, model, monkeypatch, on_threads):
-    monkeypatch.setattr(module, "THREADED_CACHE_BYTES", 1)  # jobs of one client
+    monkeypatch.setattr(groups, "THREADED_CACHE_BYTES", 1)  # jobs of one client
     monkeypatch.setattr(threads_module, "GIL_SECONDS", 1e-9)  # short operations on several threads too
     objective, how = Classification(Network(model), 3), Descent(lr=0.1, steps=10, batch=3)
     options = {"kernel": kernel, "threads": 2, "evaluate_every": 0}
@@ -257,7 +242,7 @@ def test_time_that_is_up_inside_a_round_ends_it_on_all_threads(kernel, model, mo
 
 def test_a_thread_that_waits_for_a_longer_client_sees_that_time_is_up(monkeypatch):
     monkeypatch.setattr(threads_module, "WAIT", 0.01)
-    objective, single, seen, begun = objective_of(), module.descend_single, list[float](), threading.Event()
+    objective, single, seen, begun = objective_of(), one_by_one.descend_single, list[float](), threading.Event()
     kernels = several_threads(objective, monkeypatch, 2, "serial")
     params, on, key = job(objective, 0, clients=2)
     given = params, on._replace(weight=torch.ones_like(on.weight)), key  # equal sizes: both replay the same tapes
@@ -279,7 +264,7 @@ def test_a_thread_that_waits_for_a_longer_client_sees_that_time_is_up(monkeypatc
         if len(seen) > 40:
             raise TimeoutError
 
-    monkeypatch.setattr(module, "descend_single", slow_elsewhere)
+    monkeypatch.setattr(one_by_one, "descend_single", slow_elsewhere)
     kernels.watch.report = stop
     began = time.monotonic()
     with pytest.raises(TimeoutError):
@@ -310,13 +295,13 @@ def test_whether_steps_can_be_replayed_is_known_before_a_run(model, replays):
 def test_models_whose_steps_cannot_be_replayed_keep_all_threads(monkeypatch):
     objective, seen = objective_of(), set[int]()
     kernels = replace(several_threads(objective, monkeypatch, 2, "serial"), replays=False)
-    single, before = module.descend_single, torch.get_num_threads()
+    single, before = one_by_one.descend_single, torch.get_num_threads()
 
     def noted(*args, **options):
         seen.add(torch.get_num_threads())
         return single(*args, **options)
 
-    monkeypatch.setattr(module, "descend_single", noted)
+    monkeypatch.setattr(one_by_one, "descend_single", noted)
     torch.set_num_threads(2)
     try:
         kernels.descend(objective, *job(objective, 0, clients=CLIENTS), HOW)

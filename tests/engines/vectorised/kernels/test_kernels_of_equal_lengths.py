@@ -8,7 +8,7 @@ from torch import nn
 
 from corymb.core.objective import Examples
 from corymb.engines import Placement, VectorisedEngine
-from corymb.engines.vectorised import kernels as module
+from corymb.engines.vectorised.kernels import steps
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one
@@ -58,13 +58,13 @@ def job(make, *, zero: bool = False):
 
 def sizes_of_stacks(monkeypatch) -> list[int]:
     """The number of clients in each stack that gradients are computed for."""
-    seen, gradients = [], module._gradients
+    seen, gradients = [], steps.gradients
 
     def noted(objective, params, on, draws, **options):
         seen.append(len(on.weight))
         return gradients(objective, params, on, draws, **options)
 
-    monkeypatch.setattr(module, "_gradients", noted)
+    monkeypatch.setattr(steps, "gradients", noted)
     return seen
 
 

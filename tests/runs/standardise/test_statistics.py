@@ -6,28 +6,14 @@ import pytest
 import torch
 
 import corymb
-from corymb.core.client import Examples
 from corymb.core.federation import Federation
 from corymb.data import as_dataset
 from corymb.engines import LoopEngine, VectorisedEngine
-from corymb.keys import root
 from corymb.local import Descent
-from corymb.models import Network, mlp
-from corymb.objectives import Classification, LinearRegression
-from corymb.runs import standardise
+from corymb.objectives.null import NullObjective
 from corymb.runs.fit import fit
-from corymb.runs.standardise import (
-    BEYOND,
-    FAR,
-    Moments,
-    NullObjective,
-    Standard,
-    Standardised,
-    robust_standard,
-    send_deviations,
-    send_means,
-    standard_of,
-)
+from corymb.runs.standardise import FAR
+from corymb.runs.standardise.statistics import BEYOND, robust_standard, standard_of
 from tests.runs import small
 
 ENGINES = [LoopEngine, VectorisedEngine]
@@ -53,40 +39,6 @@ def test_the_sums_give_the_mean_and_deviation_of_all_examples_together(engine):
     assert torch.allclose(standard.target_scale.double(), y.std(correction=0), rtol=1e-5)
 
 
-def wide_table(features=203, clients=6, rows=20):
-    """Many columns in units of their own; some are 0 or 1, one never varies, and one client has one in other units."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(clients * rows, features)) * 10.0 ** rng.integers(-3, 4, features) + rng.normal(size=features)
-    x[:, ::7], x[:, 5] = x[:, ::7] > 0, 3.25
-    x[:rows, 100] *= 1000
-    return corymb.FederatedDataset.from_arrays(
-        x.astype(np.float32), x @ rng.normal(size=features), np.repeat(np.arange(clients), rows), test=0
-    )
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_some_columns_at_a_time_give_what_all_at_once_give(engine, monkeypatch):
-    data = wide_table()
-
-    def found():
-        return robust_standard(Federation(engine(NullObjective(), data)), data.features, targets=True)
-
-    by_blocks = found()
-    monkeypatch.setattr(standardise, "BLOCKS", 1)
-    at_once = found()
-    assert by_blocks.excluded == at_once.excluded == {"0": [100, 203]}
-    assert by_blocks.broad == at_once.broad
-    for one, other in zip(by_blocks.standard, at_once.standard, strict=True):
-        assert torch.allclose(one, other, rtol=1e-6, atol=0)
-
-
-def test_a_clients_temporaries_are_small_compared_with_its_features(monkeypatch):
-    data, sizes, wide = wide_table(), [], standardise._wide
-    monkeypatch.setattr(standardise, "_wide", lambda values: [sizes.append(values.numel()), wide(values)][1])
-    standard_of(Federation(LoopEngine(NullObjective(), data)), data.features, targets=True)
-    assert max(sizes) <= 20 * 203 / standardise.BLOCKS + 20
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_example_has_the_same_weight_at_every_client(engine):
     values = np.arange(10) ** 2
@@ -105,24 +57,6 @@ def test_far_from_zero_the_deviation_is_still_right():
 def test_what_never_varies_is_divided_by_one():
     standard = standard_of(Federation(VectorisedEngine(NullObjective(), ragged([7.1] * 10))), (1,), targets=True)
     assert float(standard.scale) == float(standard.target_scale) == 1
-
-
-def test_only_sums_cross_the_door():
-    data = as_dataset(small.arrays(), seed=0)
-    fed = Federation(VectorisedEngine(NullObjective(), data))
-    total, weight, label, note = fed.clients.sum(send_means).value
-    assert {name: list(value.shape) for name, value in total.items()} == {
-        "x": [1, 2],
-        "y": [1],
-        "size of x": [1, 2],
-        "size of y": [1],
-    }
-    assert weight.tolist() == [len(data.train.y)]
-    assert (label, note) == (None, ())
-    moments = Moments(torch.ones(2), torch.ones(()))
-    total, weight, label, note = fed.clients.sum(send_deviations, moments, moments).value
-    assert {name: list(value.shape) for name, value in total.items()} == {"x": [1, 2], "y": [1]}
-    assert (label, note) == (None, ())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -145,40 +79,6 @@ def test_a_client_without_examples_changes_nothing(engine):
     assert float(standard.mean) == pytest.approx(4.5)
 
 
-STANDARD = Standard(torch.tensor([50.0, 100.0]), torch.tensor([10.0, 20.0]), torch.tensor(5.0), torch.tensor(2.0))
-
-
-def test_losses_are_in_standard_units_scores_and_predictions_in_the_datas():
-    objective = Standardised(LinearRegression(2), STANDARD)
-    params = {"weight": torch.tensor([1.0, -1.0])}
-    examples = Examples(torch.tensor([[60.0, 80.0]]), torch.tensor([10.0]), torch.ones(1))  # x: 1, -1; y: 2.5
-    assert objective.losses(params, examples).tolist() == [0.25]
-    assert objective.scores(params, examples).tolist() == [1.0]  # (10 - 9)²
-    assert objective.predict(params, examples.x).tolist() == [9.0]
-    assert objective.score_name == "squared_error"
-    assert objective.squared
-
-
-def test_classes_are_left_alone():
-    inner = Classification(Network(mlp(2, [], 3)), 3)
-    plain = STANDARD._replace(target_mean=torch.zeros(()), target_scale=torch.ones(()))
-    objective, params = Standardised(inner, plain), inner.init(root(0))
-    examples = Examples(torch.tensor([[60.0, 80.0]]), torch.tensor([2]), torch.ones(1))
-    seen = examples._replace(x=torch.tensor([[1.0, -1.0]]))
-    assert torch.equal(objective.losses(params, examples), inner.losses(params, seen))
-    assert torch.equal(objective.scores(params, examples), inner.scores(params, seen))
-    assert torch.equal(objective.predict(params, examples.x), inner.predict(params, seen.x))
-
-
-def test_raw_units_are_learned_and_predicted():
-    x, y, client = small.prices()
-    run = fit(corymb.IFCA(k=2, rounds=30, local=Descent(lr=0.15, steps=10)), (x, y, client))
-    assert run.labels["0"] == run.labels["2"] != run.labels["1"]
-    errors = [run.predict(x[client == c], client=c) - y[client == c] for c in range(6)]
-    assert np.abs(np.concatenate(errors)).mean() < 2000  # noise of 1000 on prices of some hundred thousand
-    assert run.metrics["test_squared_error"] == pytest.approx(1000**2, rel=1)
-
-
 def test_the_ledger_has_the_rounds_that_ask_for_the_moments(tmp_path):
     data = as_dataset(small.arrays(), seed=0)
     algorithm = corymb.FedAvg(rounds=2)
@@ -190,19 +90,6 @@ def test_the_ledger_has_the_rounds_that_ask_for_the_moments(tmp_path):
     assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * 3 * d + 2 * 4 + 2 * d + 1)
     # centre and unit, then those and totals, with two numbers of examples
     assert standardised.ledger.bytes_down - raw.ledger.bytes_down == len(data) * 8 * (d * (2 + 3) + 2)
-
-
-def test_targets_of_an_objective_of_ones_own_are_left_alone():
-    data = as_dataset(small.prices(), seed=0)
-    ours = fit(corymb.FedAvg(rounds=1), data)
-    assert float(ours.standard.target_scale) > 1000
-
-    class Plain:
-        inner = LinearRegression(2)
-        init, losses, scores = inner.init, inner.losses, inner.scores
-
-    theirs = fit(corymb.FedAvg(rounds=1, local=Descent(lr=1e-3)), data, Plain())
-    assert float(theirs.standard.target_scale) == 1
 
 
 def attacked(task, *, cell=None, target=None, clients=10):
@@ -325,25 +212,6 @@ def test_a_client_with_most_examples_is_the_rule_and_not_the_exception(engine):
     assert found.standard.scale.item() < 0.05
 
 
-def test_an_example_like_none_that_was_trained_on_gets_no_wild_prediction():
-    x, y, client = small.prices()
-    run = fit(corymb.FedAvg(rounds=10, local=Descent(lr=0.15, steps=10)), (x, y, client))
-    far = x[:1].copy()
-    far[0, 0] = 1e6 * x[:, 0].std()
-    assert np.abs(run.predict(far, cluster=0) - y.mean()) < 50 * y.std()  # a line would be a million deviations off
-    inside = x.mean(0) + 9 * x.std(0) * [[1, 0], [0.5, 0], [0, 0]]
-    at = run.predict(inside.astype(np.float32), cluster=0)
-    assert at[0] - at[1] == pytest.approx(at[1] - at[2], rel=1e-3)  # nearer than that, it is a line
-
-
-def test_a_mixture_of_models_has_its_training_loss_in_the_units_of_the_others(tmp_path):
-    data, local = small.prices(), Descent(lr=0.15, steps=10)
-    soft, hard = (fit(kind(k=2, rounds=20, local=local), data) for kind in (corymb.FedSoft, corymb.IFCA))
-    assert hard.metrics["train_loss"] < soft.metrics["train_loss"] < 2  # of targets with variance 1
-    noted = soft.history[-1]["train_loss"]
-    assert soft.metrics["train_loss"] == pytest.approx(noted, rel=1)
-
-
 def test_where_nobody_supplies_most_nothing_changes():
     data = as_dataset(small.arrays(), seed=0)
     standard, excluded, *_ = robust_standard(
@@ -363,11 +231,6 @@ def test_binary_features_are_never_out_of_proportion(engine):
     standard, excluded, *_ = robust_standard(Federation(engine(NullObjective(), large)), (1,), targets=False)
     assert excluded == {"0": [0]}
     assert (float(standard.mean), float(standard.scale)) == (0, 1)
-
-
-def test_the_standard_of_an_earlier_version_has_no_limits():
-    objective = Standardised(LinearRegression(2), Standard(*STANDARD[:4]))
-    assert objective.predict({"weight": torch.tensor([1.0, -1.0])}, torch.tensor([[1e9, 80.0]])).item() > 1e7
 
 
 def test_a_client_whose_sums_are_refused_is_no_obstacle():
@@ -420,11 +283,3 @@ def test_features_in_other_units_are_reported_by_the_run(caplog):
         "clients '0', '1' and '2' have values of feature 1 out of all proportion to the others', perhaps"
     )
     assert line in caplog.text
-
-
-def test_targets_that_keep_their_sign_are_as_far_from_their_mean_as_before():
-    standard = Standard(*map(torch.tensor, (0.0, 1.0, 10.0, 2.0, torch.inf, 3.0)))
-    kept = standard.uncentred()
-    assert (float(kept.target_mean), float(kept.target_scale), float(kept.target_limit)) == (0.0, 2.0, 8.0)
-    assert float(kept.target_limit * 2) == 10 + 3 * 2  # the same target is at the limit
-    assert Standard(*standard[:4]).uncentred().target_limit == torch.inf
