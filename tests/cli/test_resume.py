@@ -63,3 +63,26 @@ def test_a_converged_run_continues_with_the_suggested_command(tmp_path, monkeypa
     one, other = corymb.Run.load("run"), corymb.Run.load("whole")
     assert len(one.history) == 80
     assert one.metrics == other.metrics
+
+
+@pytest.mark.parametrize("algorithm", [["ifca"], ["ifca", "--restarts", "2"], ["sr-fca", "--threshold", "9"]])
+def test_the_rounds_of_a_resumed_run_are_counted_from_where_it_was(algorithm, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").write_text(ROWS)
+    rounds = ["--rounds", "3", *(["--k", "2"] if algorithm[0] == "ifca" else [])]
+    assert main(["run", "data.csv", *algorithm, *rounds, "--max_seconds", "0", "--out", "run"]) == 0
+    planned = capsys.readouterr().err.partition("round 1/")[2].split()[0]
+    assert main(["resume", "run"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("round ")]
+    assert [int(line.split()[1].partition("/")[0]) for line in lines] == list(range(2, len(lines) + 2))
+    assert {line.split()[1].partition("/")[2] for line in lines} == {planned}
+
+
+def test_the_rounds_that_extend_a_run_are_counted_from_its_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").write_text(ROWS)
+    assert main(["run", "data.csv", "fedavg", "--rounds", "3", "-q", "--out", "run"]) == 0
+    capsys.readouterr()
+    assert main(["resume", "run", "--rounds", "5"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("round ")]
+    assert [line.split()[1] for line in lines] == ["4/5", "5/5"]
