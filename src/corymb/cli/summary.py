@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corymb.algorithms.catalogue import CATALOGUE
+from corymb.algorithms.catalogue import CATALOGUE, is_composed
 from corymb.cli import Exit
 from corymb.lazy import is_place
 from corymb.report.scores import cautions, other_metrics, score_rows
-from corymb.report.sections.details.commands import can_be_named, is_composed, run_again
+from corymb.report.sections.details.commands import can_be_named, run_again
 from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored, unused_models
 from corymb.runs.defaults import class_of
 from corymb.runs.folder.layout import CHECKPOINTS
@@ -206,7 +206,7 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         lines.append("--out DIR saves the run; --json prints the whole result as JSON.")
     else:
         lines.append(f"Saved in {folder}. In Python: corymb.Run.load({str(folder)!r})")
-        if can_be_named(data) and not is_composed(run):
+        if can_be_named(data) and not is_composed(run.config["algorithm"]):
             lines.append(f"To run it again: {run_again(run, folder)}")
     if run.points:
         other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])
