@@ -17,6 +17,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
+from corymb.algorithms.parts.repair import unwatched
 from corymb.core.client import Served
 from corymb.core.federation import Ledger
 from corymb.core.objective import Examples, Objective, model_takes
@@ -412,6 +413,8 @@ class Run:
             lines.append(f"  stopped   {self.stopped}")
         elif falls := unfinished(self.history, self.config):
             lines.append(f"  note      {falls}")
+        if few := unwatched(self.config, len(self.names)):
+            lines.append(f"  note      {few}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
