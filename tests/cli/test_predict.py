@@ -8,6 +8,7 @@ import pytest
 
 import corymb
 from corymb.cli.app import main
+from corymb.data.prepare.pipeline import Preparation
 from tests.runs import small
 
 IFCA = corymb.IFCA(k=2, rounds=3)
@@ -203,10 +204,29 @@ def test_clients_of_one_cluster_predict_together(here, monkeypatch, capsys):
     rows = "".join(f"{c},{a},{d},{o}\n" for (a, d), o, c in zip(x, y, client, strict=True))
     (here / "t.csv").write_text(f"client,age,dose,label\n{rows}")
     assert main(shlex.split("run t.csv ifca --k 2 --rounds 3 -q --out run")) == 0
-    calls, plain = [], corymb.Run.predict
-    monkeypatch.setattr(corymb.Run, "predict", lambda *args, **how: calls.append(how) or plain(*args, **how))
+    calls, plain = [], corymb.Run.answers
+    monkeypatch.setattr(corymb.Run, "answers", lambda *args, **how: calls.append(how) or plain(*args, **how))
     output_of("predict run t.csv", capsys)
     assert len(calls) <= 2  # clusters, not six clients
+
+
+def test_rows_are_prepared_together_and_predicted_once(here, monkeypatch, capsys):
+    """The first preparation reads the file, the second checks what it gave, however many clients there are."""
+    x, y, client = small.arrays()
+    rows = "".join(f"{c},{a},{d},{o}\n" for (a, d), o, c in zip(x, y, client, strict=True))
+    (here / "t.csv").write_text(f"client,age,dose,label\n{rows}")
+    assert main(shlex.split("run t.csv alone --rounds 3 -q --out run")) == 0
+    run = corymb.Run.load("run")
+    prepared, predicted, apply, predictions = [], [], Preparation.apply, corymb.runs.run.predictions
+    monkeypatch.setattr(Preparation, "apply", lambda self, x, *where: prepared.append(x) or apply(self, x, *where))
+    monkeypatch.setattr("corymb.runs.run.predictions", lambda *given: predicted.append(given) or predictions(*given))
+    found = json.loads(output_of("predict run t.csv --json", capsys))
+    assert (len(prepared), len(predicted)) == (2, 6)
+    assert sum(len(features) for _, _, features in predicted) == len(x)
+    for name in run.names:
+        mine = client == int(name)
+        assert np.array_equal(np.array(found["predictions"])[mine], run.predict(x[mine], client=name))
+        assert np.array_equal(np.array(found["probabilities"])[mine], run.predict_proba(x[mine], client=name))
 
 
 def test_booleans_are_written_as_their_classes_are_named(tmp_path, monkeypatch, capsys):

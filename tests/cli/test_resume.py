@@ -3,8 +3,12 @@ import sys
 import pytest
 
 import corymb
+from corymb.algorithms.parts.restarts import Restarts
+from corymb.algorithms.parts.then import Then
 from corymb.cli.app import main
+from corymb.core.snapshot import planned_rounds
 from tests.cli.malformed.files import ROWS
+from tests.runs import small
 
 MODEL = "import torch\n\n\ndef make():\n    return torch.nn.Linear(2, 2)\n"
 EVIL = "from pathlib import Path\nPath('was-here').touch()\n\n\ndef make():\n    return None\n"
@@ -63,3 +67,40 @@ def test_a_converged_run_continues_with_the_suggested_command(tmp_path, monkeypa
     one, other = corymb.Run.load("run"), corymb.Run.load("whole")
     assert len(one.history) == 80
     assert one.metrics == other.metrics
+
+
+@pytest.mark.parametrize("algorithm", [["ifca"], ["ifca", "--restarts", "2"], ["sr-fca", "--threshold", "9"]])
+def test_the_rounds_of_a_resumed_run_are_counted_from_where_it_was(algorithm, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").write_text(ROWS)
+    rounds = ["--rounds", "3", *(["--k", "2"] if algorithm[0] == "ifca" else [])]
+    assert main(["run", "data.csv", *algorithm, *rounds, "--max_seconds", "0", "--out", "run"]) == 0
+    planned = capsys.readouterr().err.partition("round 1/")[2].split()[0]
+    assert main(["resume", "run"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("round ")]
+    assert [int(line.split()[1].partition("/")[0]) for line in lines] == list(range(2, len(lines) + 2))
+    assert {line.split()[1].partition("/")[2] for line in lines} == {planned}
+
+
+def test_the_rounds_that_extend_a_run_are_counted_from_its_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").write_text(ROWS)
+    assert main(["run", "data.csv", "fedavg", "--rounds", "3", "-q", "--out", "run"]) == 0
+    capsys.readouterr()
+    assert main(["resume", "run", "--rounds", "5"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("round ")]
+    assert [line.split()[1] for line in lines] == ["4/5", "5/5"]
+
+
+@pytest.mark.parametrize("wrapper", ["Restarts", "Then"])
+def test_a_run_put_together_in_python_is_resumed_there(wrapper, tmp_path, capsys):
+    inner = corymb.IFCA(k=2, rounds=3)
+    algorithm = Restarts(inner=inner, times=2) if wrapper == "Restarts" else Then(first=inner, second=inner)
+    run = tmp_path / "run"
+    corymb.fit(algorithm, small.arrays(), max_seconds=0, out=run)
+    assert main(["resume", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert f"{run} was run with {wrapper}, which was put together in Python: resume it there" in error
+    assert main(["run", "--config", str(run / "config.toml")]) == 2
+    assert f"by a run of {wrapper}, which was put together in Python: run it there" in capsys.readouterr().err
+    assert len(corymb.fit(algorithm, small.arrays(), resume=run).history) == planned_rounds(algorithm)

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from corymb.algorithms import FedAvg
+from corymb.algorithms import IFCA, FedAvg
 from corymb.cli.summary import advice
 from corymb.core.federation import Ledger
 from corymb.local import Descent
@@ -69,6 +69,18 @@ def test_models_that_no_client_uses_are_reported_also_if_only_one_is_left():
     assert unused_models(one) in warnings_of(one)
     assert unused_models(one) in advice(one, None)
     assert "--restarts" not in unused_models(replace(one, config={**one.config, "restarts": 5}))
+
+
+def test_ifca_with_too_few_clients_to_be_watched_says_what_to_do():
+    run = fit(IFCA(k=2, rounds=2), small.arrays(clients=4))
+    text = "hether two groups share a model cannot be told with 4 clients, only with 5 for each of the 2 models: --init"
+    assert [one for one in warnings_of(run) if text in one]
+    assert [one for one in advice(run, None) if text in one]
+    assert f"  note      w{text}" in repr(run)
+    settings = {**run.config, "init": "one-shot"}, {**run.config, "restarts": 5}, {**run.config, "repair": False}
+    enough = fit(IFCA(k=2, rounds=2), small.arrays(clients=10))
+    for other in (enough, fit(FedAvg(rounds=2), small.arrays(clients=4)), *(replace(run, config=c) for c in settings)):
+        assert text not in " ".join([*warnings_of(other), *advice(other, None), repr(other)])
 
 
 def test_clients_refused_in_most_rounds_are_named_with_advice():

@@ -63,6 +63,26 @@ def test_a_stage_of_one_long_round_says_nothing_about_the_other_rounds():
     assert stream.getvalue().splitlines()[-1] == "round 20/34  3/10 clients, about 2 s for this round and 16 s in total"
 
 
+def test_a_resumed_run_counts_on_and_its_earlier_rounds_tell_only_what_stages_are_usual():
+    earlier = [{**ROW, "stage": stage, "seconds": 50.0} for stage in ("alone", "train-1", "train-1")]
+    stream = io.StringIO()
+    line = RoundLine(8, stream, alike=False)
+    line.resume(earlier, len(earlier))
+    assert etas(line, stream, [("train-2", 2.0), ("refine-2", 9.0)]) == [8, 6]
+    assert stream.getvalue().startswith("round 4/8  eta 8 s  ")
+    assert line.bytes == 5 * 4000
+    line.within(RoundProgress(3, 10, 1.0))
+    assert stream.getvalue().splitlines()[-1].startswith("round 6/8  3/10 clients, about 1 s for this round and 5 s")
+
+
+def test_in_a_terminal_a_resumed_run_begins_where_it_was(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with RoundLine(4, stream) as show:
+        show.resume([ROW] * 3, 3)
+    assert "3/4" in stream.getvalue()
+
+
 def test_before_a_stage_is_known_the_time_of_a_round_is_not_that_of_all():
     stream = io.StringIO()
     RoundLine(34, stream, alike=False).within(RoundProgress(3, 10, 8.0))

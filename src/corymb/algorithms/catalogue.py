@@ -299,3 +299,12 @@ def entry_of(name: str) -> Entry:
     known = name in CATALOGUE
     require(known, f"There is no algorithm {name!r}. {did_you_mean(name, CATALOGUE)} Your own is package.module:Class.")
     return CATALOGUE[name]
+
+
+def is_composed(name: str) -> bool:
+    """Whether a run's algorithm was put together from the library's parts, as with `Restarts`: only Python can do that.
+
+    >>> is_composed("corymb.algorithms.parts.restarts:Restarts"), is_composed("ifca"), is_composed("mine:Method")
+    (True, False, False)
+    """
+    return name.startswith("corymb.")

@@ -10,12 +10,13 @@ from typing import Annotated, Any, TextIO
 
 import numpy as np
 from cyclopts import Parameter
+from torch import Tensor
 
 from corymb.cli.assign import OwnModel, RunFolder
 from corymb.cli.examples import Examples, read_examples
 from corymb.data.features import Array
 from corymb.data.readers.contents import CLIENT
-from corymb.runs.assign import rows_of
+from corymb.runs.assign import features_of, rows_of
 from corymb.runs.folder.files import whole
 from corymb.runs.history import plain
 from corymb.runs.run import Run
@@ -70,15 +71,13 @@ def _predict(run: Run, examples: Examples, client: str | None, cluster: int | No
         return run.assign_points(examples.x), None
     if client is None and cluster is None:
         if examples.client is not None:
-            return _by_client(run, examples.x, examples.client.astype(np.str_))
+            return _by_client(run, features_of(examples.x, run.schema), examples.client.astype(np.str_))
         if run.served == "own":
             raise InvalidInput("Each client of this run has its own model: choose one with --client NAME.")
         if run.snapshot.k != 1:
             raise InvalidInput("Choose the model that predicts: --client NAME or --cluster NUMBER.")
         cluster = 0
-    classes = run.schema.task == "classification"
-    chances = run.predict_proba(examples.x, client, cluster=cluster) if classes else None
-    return run.predict(examples.x, client, cluster=cluster), chances
+    return run.answers(features_of(examples.x, run.schema), client, cluster=cluster)
 
 
 def _with_gaps(examples: Examples, predicted: Array, chances: Array | None) -> tuple[Array, Array | None]:
@@ -106,8 +105,11 @@ def _nested(values: Array) -> list[Any]:
     return [None if row[0] is None else _nested(row) for row in values]
 
 
-def _by_client(run: Run, x: Array, owners: Array) -> tuple[Array, Array | None]:
-    """Predict each row with the model of its client; clients that use the same model are predicted together."""
+def _by_client(run: Run, x: Tensor, owners: Array) -> tuple[Array, Array | None]:
+    """Predict each row with the model of its client; clients that use the same model are predicted together.
+
+    Rows are prepared: there may be as many clients as rows.
+    """
     groups, labels = list[tuple[str | None, int | None, Array]](), run.labels if run.served == "assigned" else {}
     together: dict[int, list[Array]] = {}
     for name, rows in rows_of(owners):
@@ -116,7 +118,7 @@ def _by_client(run: Run, x: Array, owners: Array) -> tuple[Array, Array | None]:
         else:
             groups.append((name, None, rows))
     groups += [(None, label, np.concatenate(rows)) for label, rows in together.items()]
-    parts = [_predict(run, Examples(x[rows], None, None), name, label) for name, label, rows in groups]
+    parts = [run.answers(x[rows], name, cluster=label) for name, label, rows in groups]
     back = np.argsort(np.concatenate([rows for _, _, rows in groups]))
     chances = [part for _, part in parts if part is not None]
     return np.concatenate([part for part, _ in parts])[back], np.concatenate(chances)[back] if chances else None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from corymb.algorithms.catalogue import CATALOGUE
+from corymb.algorithms.catalogue import CATALOGUE, is_composed
 from corymb.cli.request import Request
 from corymb.cli.summary import print_result, with_resume_hint
 from corymb.lazy import is_place
@@ -70,6 +70,11 @@ def _check_algorithm(recorded: str, given: str | None, run: Path) -> None:
     require(
         is_place(recorded),
         f"{run} was started in Python with a user-defined algorithm: resume it there with fit(..., resume=...).",
+    )
+    require(
+        given is not None or not is_composed(recorded),
+        f"{run} was run with {recorded.rpartition(':')[2]}, which was put together in Python: resume it there with "
+        "fit(..., resume=...).",
     )
     require(
         given == recorded,

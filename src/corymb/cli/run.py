@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from corymb.algorithms.catalogue import CATALOGUE, entry_of
+from corymb.algorithms.catalogue import CATALOGUE, entry_of, is_composed
 from corymb.cli.options import given, options_of
 from corymb.lazy import at, is_place, short_name
 from corymb.runs.settings import DataOptions, FitOptions, RunSettings
@@ -130,6 +130,10 @@ def _in_file(path: Path) -> str:
     """The algorithm named in a settings file. A file written by a run is data and may not name code."""
     values = read_toml(path)
     name = str(values.get("algorithm"))
+    if "record" in values and is_composed(name):
+        raise InvalidInput(
+            f"{path} was written by a run of {name.rpartition(':')[2]}, which was put together in Python: run it there."
+        )
     if "record" in values and is_place(name):
         raise InvalidInput(
             f"{path} was written by a run with a user-defined algorithm: a run folder is data and never decides which "

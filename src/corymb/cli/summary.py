@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corymb.algorithms.catalogue import CATALOGUE
+from corymb.algorithms.catalogue import CATALOGUE, is_composed
+from corymb.algorithms.parts.repair import unwatched
 from corymb.cli import Exit
 from corymb.lazy import is_place
 from corymb.report.scores import cautions, other_metrics, score_rows
-from corymb.report.sections.details.commands import can_be_named, is_composed, run_again
-from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored, unused_models
+from corymb.report.sections.details.commands import can_be_named, run_again
+from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored, sentence, unused_models
 from corymb.runs.defaults import class_of
 from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
@@ -206,7 +207,7 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         lines.append("--out DIR saves the run; --json prints the whole result as JSON.")
     else:
         lines.append(f"Saved in {folder}. In Python: corymb.Run.load({str(folder)!r})")
-        if can_be_named(data) and not is_composed(run):
+        if can_be_named(data) and not is_composed(run.config["algorithm"]):
             lines.append(f"To run it again: {run_again(run, folder)}")
     if run.points:
         other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])
@@ -214,8 +215,10 @@ def advice(run: Run, folder: Path | None) -> list[str]:
     elif entry is None or entry.role != "global":
         baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
         lines.append(f"Compare with one global model: {_command_for(run, baseline, {})}")
-    if unused := unused_models(run):
-        lines.append(unused)
-    elif run.config.get("restarts") == 1 and run.config.get("k") != "auto" and not run.config.get("privacy"):
+    unused, few = unused_models(run), unwatched(run.config, len(run.names))
+    one_start = run.config.get("restarts") == 1 and run.config.get("k") != "auto" and not run.config.get("privacy")
+    lines += [unused] if unused else []
+    lines += [sentence(few)] if few else []
+    if one_start and not unused and not few:
         lines.append("A bad initialisation can lose a cluster: --restarts 5 keeps the best of five.")
     return lines

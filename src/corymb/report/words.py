@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corymb.algorithms.catalogue import CATALOGUE, Entry
+from corymb.algorithms.parts.repair import unwatched
 from corymb.lazy import short_name
 from corymb.report.content import Dot
 from corymb.report.facts import (
@@ -267,6 +268,8 @@ def warnings_of(run: Run) -> list[str]:
         found.append(f"{counted(empty, 'cluster')} ended without examples: k may be larger than the number of groups.")
     elif unused := unused_models(run):
         found.append(unused)
+    if few := unwatched(run.config, len(run.names)):
+        found.append(sentence(few))
     if alone := sum(label < 0 for label in run.labels.values()) if run.clusters else 0:
         asked = run.config.get("participants")
         why = "" if asked is None else f": with participants = {asked}, not every client is asked"
@@ -293,6 +296,15 @@ def unused_models(run: Run) -> str:
     text = f"{unused} of {run.snapshot.k} models ended without clients: k may be larger than the number of groups"
     again = ", or two groups may share a model (--restarts 5 keeps the best of five starts)"
     return f"{text}{again if run.config.get('restarts') == 1 else ''}."
+
+
+def sentence(text: str) -> str:
+    """A message as a sentence.
+
+    >>> sentence("k is large")
+    'K is large.'
+    """
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def not_scored(run: Run, shown: int = 10) -> str:

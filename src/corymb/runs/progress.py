@@ -59,6 +59,7 @@ class RoundLine:
         """`alike`: whether all rounds do the same work, so that the first tells how long the others take."""
         self.total, self.done, self.bytes, self.alike = total, 0, 0, alike
         self._took, self._shown_at = list[tuple[str, float]](), math.inf  # the kind of every round, and its seconds
+        self._earlier = Counter[str]()  # kinds of rounds that were done before
         self.stream = stream or sys.stderr
         self._live: Any = None
         self._task: Any = None
@@ -80,12 +81,22 @@ class RoundLine:
         if self._live is not None:
             self._live.stop()
 
+    def resume(self, history: Sequence[Round], done: int) -> None:
+        """Count on from the rounds of a resumed run, of which `done` are among those planned.
+
+        Their seconds say nothing about those to come: they may be another machine's.
+        """
+        self.done, self._earlier = done, Counter(_kind(row) for row in history)
+        self.bytes = sum(row["bytes_down"] + row["bytes_up"] for row in history)
+        if self._live is not None:
+            self._live.update(self._task, completed=done)
+
     def __call__(self, row: Round) -> None:
         """Show a round's record."""
         self.done += 1
         self.bytes += row["bytes_down"] + row["bytes_up"]
         now = time.perf_counter()  # a round's own seconds leave out its evaluation and its checkpoint
-        self._took.append((re.sub(r"\d+", "", row["stage"]), max(row["seconds"], now - self._shown_at)))
+        self._took.append((_kind(row), max(row["seconds"], now - self._shown_at)))
         self._shown_at = now
         pace = self._seconds_per_round()
         left = None if pace is None else pace * max(0, self.total - self.done)
@@ -131,7 +142,7 @@ class RoundLine:
         If rounds differ, those of a stage that has had only one are left out: most such stages have no other, and
         often take far longer, as when SR-FCA compares all clients.
         """
-        times = Counter(kind for kind, _ in self._took)
+        times = self._earlier + Counter(kind for kind, _ in self._took)
         usual = [seconds for kind, seconds in self._took if self.alike or not kind or times[kind] > 1][-RECENT:]
         return sum(usual) / len(usual) if usual else None
 
@@ -262,6 +273,11 @@ class RoundTimer:
         if self.report is not None and now - max(self.reported, self.asked_at) > EVERY:
             self.reported = now
             self.report(self.progress)
+
+
+def _kind(row: Round) -> str:
+    """The stage of a round without numbers: all restarts are of one kind."""
+    return re.sub(r"\d+", "", row["stage"])
 
 
 def readable_time(seconds: float) -> str:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
+from corymb.algorithms.parts.repair import unwatched
 from corymb.core.client import Served
 from corymb.core.federation import Ledger
 from corymb.core.objective import Examples, Objective, model_takes
@@ -208,8 +209,8 @@ class Run:
         units of the data that the run was given. Classes are numbers if they read as numbers in the data, booleans if
         they were true and false, else names.
         """
-        out = self._outputs(x, client, cluster, new)
-        return out.numpy() if self.schema.task == "regression" else classes_at(out.argmax(-1), self.schema)
+        served = self._chosen(client, cluster, new)
+        return self._predictions(self._outputs(served, self._examples(x)))
 
     def predict_proba(
         self, x: ArrayLike, client: str | int | None = None, *, cluster: int | None = None, new: Labelled | None = None
@@ -222,7 +223,15 @@ class Run:
             self.schema.task == "classification",
             "This run predicts numbers, which have no class probabilities: use predict.",
         )
-        return self._outputs(x, client, cluster, new).softmax(-1).numpy()
+        served = self._chosen(client, cluster, new)
+        return self._outputs(served, self._examples(x)).softmax(-1).numpy()
+
+    def answers(
+        self, features: torch.Tensor, client: str | int | None = None, *, cluster: int | None = None
+    ) -> tuple[Array, Array | None]:
+        """What `predict` and, for classes, `predict_proba` return, of one pass over features that are prepared."""
+        out = self._outputs(self._chosen(client, cluster, None), self._typed(features))
+        return self._predictions(out), None if self.schema.task == "regression" else out.softmax(-1).numpy()
 
     def assign(self, x: ArrayLike, y: ArrayLike) -> Assignment:
         """The cluster of a new client with these labelled examples and its probability, or the answer that none fits.
@@ -404,6 +413,8 @@ class Run:
             lines.append(f"  stopped   {self.stopped}")
         elif falls := unfinished(self.history, self.config):
             lines.append(f"  note      {falls}")
+        if few := unwatched(self.config, len(self.names)):
+            lines.append(f"  note      {few}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -440,23 +451,28 @@ class Run:
         )
         return place
 
-    def _outputs(
-        self, x: ArrayLike, client: str | int | None, cluster: int | None, new: Labelled | None
-    ) -> torch.Tensor:
-        """The chosen model's output for each example: a target, or a logit for each class."""
+    def _chosen(self, client: str | int | None, cluster: int | None, new: Labelled | None) -> Params | Served:
+        """The model that predicts, or a mixture of several."""
         require(self.served != "points", f"{OF_EXAMPLES}, and has no predictions: use assign_points(x) for clusters.")
         choices = sum(choice is not None for choice in (client, cluster, new))
         require(choices == 1, "Choose the model that predicts: give one of client=, cluster= and new=(x, y).")
         if client is not None:
-            served = self._served(self._position(client))
-        else:
-            assert cluster is not None or new is not None
-            which = self._cluster_of(*new) if new is not None else _integer(cluster, "cluster", "its number")
-            served = self.model(which)
-            self._warn_if_empty(which)
-        features = self._examples(x)
+            return self._served(self._position(client))
+        assert cluster is not None or new is not None
+        which = self._cluster_of(*new) if new is not None else _integer(cluster, "cluster", "its number")
+        served = self.model(which)
+        self._warn_if_empty(which)
+        return served
+
+    def _outputs(self, served: Params | Served, features: torch.Tensor) -> torch.Tensor:
+        """A model's output for each example: a target, or a logit for each class."""
         with torch.no_grad(), torch_quiet(), model_takes(features):
             return predictions(self._objective(), served, features)
+
+    def _predictions(self, out: torch.Tensor) -> Array:
+        """A model's outputs as targets or classes."""
+        targets: Array = out.numpy()
+        return targets if self.schema.task == "regression" else classes_at(out.argmax(-1), self.schema)
 
     @cached_property
     def _warned_empty(self) -> set[int]:
@@ -515,7 +531,9 @@ class Run:
         return next(iter(self.models.values())).dtype
 
     def _examples(self, x: ArrayLike) -> torch.Tensor:
-        features = features_of(x, self.schema)
+        return self._typed(features_of(x, self.schema))
+
+    def _typed(self, features: torch.Tensor) -> torch.Tensor:
         return features.to(self._dtype) if features.is_floating_point() else features
 
 

@@ -224,7 +224,13 @@ class Session:
     def about_to_start(self, start: Snapshot | None) -> Start:
         """The description of the run for `on_start` callbacks."""
         seed = self.plan.settings.seed if start is None else start.seed
-        return Start(tuple(self.fed.names), self._config(seed), planned_rounds(self.plan.algorithm), len(self.history))
+        rounds = planned_rounds(self.plan.algorithm)
+        return Start(tuple(self.fed.names), self._config(seed), rounds, self._rounds_done(start))
+
+    def _rounds_done(self, start: Snapshot | None) -> int:
+        """How many of the planned rounds are already done: on new data an algorithm without memory begins again."""
+        begins = start is None or (start.round == 0 and self._starts_on_new_data())
+        return 0 if begins else len(of_this_plan(self.history))
 
     def run(self, start: Snapshot | None, show: Progress, *, evaluated: bool = False) -> None:
         """Run rounds until the algorithm ends, diverges or converges, the time is up or Ctrl-C is pressed.
@@ -236,6 +242,8 @@ class Session:
         # A limit of 0 asks for one round, however slow.
         timer = RoundTimer(limit or None, getattr(line, "within", None))
         timer.watch(self.fed, self.engine)
+        if hasattr(line, "resume"):
+            line.resume(self.history, self._rounds_done(start))
         self._evaluating = partial(self._evaluation_progress, timer, getattr(line, "evaluating", None))
         try:
             with nullcontext() if self.store is None else self._stopper.listening():

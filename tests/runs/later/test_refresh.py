@@ -55,6 +55,24 @@ def test_a_run_continues_with_more_examples_and_new_clients(begun):
     assert run.refresh(grown(), rounds=1).snapshot.clock == 7
 
 
+def test_the_rounds_of_a_refreshed_run_are_counted_anew_and_those_resumed_from_where_it_was(begun, tmp_path, capsys):
+    counted = []
+
+    class Counter:
+        def on_start(self, start):
+            counted.append((start.done, start.rounds))
+
+        def on_round(self, row):
+            if row["clock"] == 6:
+                raise corymb.StopRun
+
+    begun.refresh(grown(), rounds=3, out=tmp_path / "run", progress=True, callbacks=Counter())
+    fit(replace(FAST, rounds=3), grown(), resume=tmp_path / "run", progress=True, callbacks=Counter())
+    lines = [line.split()[1] for line in capsys.readouterr().err.splitlines() if line.startswith("round ")]
+    assert counted == [(0, 3), (2, 3)]
+    assert lines == ["1/3", "2/3", "3/3"]
+
+
 def test_features_stay_standardised_as_they_were(begun):
     run = begun.refresh(grown(shift=1000.0), rounds=1)
     assert all(torch.equal(a, b) for a, b in zip(run.standard, begun.standard, strict=True))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +49,26 @@ LEFT = 2
 digits: 3 to 7 points of accuracy gained with two rounds left, none at all with none left."""
 SAME = 0.9
 """Two groupings count as the same if they agree on this share of clients."""
+
+
+def unwatched(settings: Mapping[str, Any], clients: int) -> str:
+    """A message if a run of IFCA from random models has too few clients to be watched; else empty.
+
+    >>> unwatched({"k": 2, "repair": True, "init": "random", "restarts": 1}, 10)
+    ''
+    >>> unwatched({"k": 2, "repair": True, "init": "random", "restarts": 1}, 4)
+    'whether two groups share a model cannot be told with 4 clients, only with 5 for each of the 2 models: --init \
+one-shot starts from groups of local models, --restarts 5 keeps the best of five starts'
+    """
+    k = settings.get("k")
+    watched = settings.get("repair") is True and settings.get("soft") is None and settings.get("privacy") is None
+    random = settings.get("init") == "random" and settings.get("restarts") == 1
+    if not (watched and random and isinstance(k, int) and k > 1 and clients < ENOUGH * k):
+        return ""
+    return (
+        f"whether two groups share a model cannot be told with {clients} clients, only with {ENOUGH} for each of the "
+        f"{k} models: --init one-shot starts from groups of local models, --restarts 5 keeps the best of five starts"
+    )
 
 
 class Watched(NamedTuple):

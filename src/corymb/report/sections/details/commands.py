@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corymb.algorithms.catalogue import is_composed
 from corymb.lazy import is_place
 from corymb.report.content import Code, Section
 from corymb.report.words import title_of
@@ -40,15 +41,10 @@ def can_be_named(data: str) -> bool:
     return data == FEDERATION or has_name(data)
 
 
-def is_composed(run: Run) -> bool:
-    """Whether the algorithm was put together from the library's parts, such as `Restarts`: only Python can do that."""
-    return str(run.config["algorithm"]).startswith("corymb.")
-
-
 def _again(run: Run, folder: Path | None) -> list[str]:
     """The command that reproduces a run; if one is not enough, a comment before it says what to do in Python first."""
     data = str(run.config["data"])
-    if is_composed(run):
+    if is_composed(run.config["algorithm"]):
         return [f"# {title_of(run)} was put together in Python: run the same script again, with seed={run.seed}."]
     if can_be_named(data):
         return [_in_full(run, data) if folder is None else run_again(run, folder)]
