@@ -197,3 +197,36 @@ def test_on_paper_all_tabs_are_open_with_titles_and_figures_fit(browser):
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     browser.execute_script("dispatchEvent(new Event('afterprint'))")
     assert [panel.is_displayed() for panel in browser.find_elements("css selector", "section")].count(True) == 1
+
+
+def test_the_table_of_clusters_is_seen_as_a_whole(browser):
+    open_tab(browser, "quality")
+    hidden = "(box => box.scrollWidth - box.clientWidth)(document.getElementById('cluster-table').parentElement)"
+    assert browser.execute_script(f"return innerWidth < 500 || {hidden} === 0")
+
+
+def test_without_scripts_the_tables_are_open_and_the_page_says_what_is_missing(chromium, page):
+    chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        chromium.get(page)
+        text = chromium.find_element("tag name", "body").text
+        assert "The figures need JavaScript." in text
+        assert "Other metrics" in text
+        shown = chromium.find_elements("css selector", ".plot, .tabs, #theme, .save, .download, .find")
+        assert shown
+        assert not [element for element in shown if element.is_displayed()]
+    finally:
+        chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_a_name_in_the_download_is_no_formula(browser):
+    open_tab(browser, "clients")
+    browser.execute_script(
+        "document.querySelector('#client-rows th').textContent = '=1+2';"
+        "document.querySelector('#client-rows td').textContent = '-0.5';"
+        "URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return '#'; };"
+    )
+    browser.find_element("css selector", "[data-download]").click()
+    until(browser, "window.saved")
+    row = browser.execute_script("return window.saved").splitlines()[1]
+    assert row.startswith('"\'=1+2","-0.5",')

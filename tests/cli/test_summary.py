@@ -99,7 +99,7 @@ def test_scores_are_shown_with_the_trivial_one(capsys, monkeypatch, tmp_path):
 
 def test_the_comparison_that_is_suggested_repeats_what_was_asked_for(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", "60")  # a command is not cut into lines: it is there to be copied
     small.folder(tmp_path / "my clinic")
 
     def suggested(line):

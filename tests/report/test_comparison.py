@@ -29,6 +29,8 @@ def test_groups_have_tests_and_runs_with_other_clients_no_clusters():
     sides = [[run, replace(run, snapshot=replace(run.snapshot, seed=1))] for run in (ifca, fedavg)]
     words = " ".join(Page(as_page(compare(group("a", sides[0]), group("b", sides[1]))).decode()).texts)
     assert "p (W)" in words
+    assert "A has the better mean test accuracy: A " in words
+    assert "Over 2 seeds, the difference has p < 0.0001 by the paired t-test, 0.5 by Wilcoxon's." in words
     assert "Over all seeds the ARI" in words
     other = replace(fedavg, names=tuple(f"other-{name}" for name in fedavg.names))
     words = " ".join(Page(as_page(compare(group("a", [ifca]), group("b", [other]))).decode()).texts)

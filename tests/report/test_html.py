@@ -12,7 +12,7 @@ import torch
 from corymb.cli.app import main
 from corymb.evaluate import ByClient
 from corymb.report import html as report
-from corymb.report.html import write_report
+from corymb.report.html import options_whole, write_report
 from corymb.report.sections import tabs
 from corymb.settings import InvalidInput
 from tests.report.reported import HARMFUL, Page, runs
@@ -147,3 +147,11 @@ def test_without_a_run_there_is_no_report(arguments, capsys, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert main(["report", *arguments]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_options_are_kept_on_one_line():
+    text = options_whole("With --saving.stable_rounds 3 (--format csv), a--b <i> stays.")
+    assert text == (
+        'With <span class="option">--saving.stable_rounds</span> 3 (<span class="option">--format</span> csv), '
+        "a--b &lt;i&gt; stays."
+    )

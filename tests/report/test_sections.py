@@ -15,6 +15,7 @@ from corymb.report.sections import clusters, figures, fill, tabs
 from corymb.report.sections.clients import client_table
 from corymb.report.sections.clients.little_data import little_data
 from corymb.report.sections.clients.rejected import MOST_ROWS, rejected, rejections
+from corymb.report.sections.communication.savings import saving_text
 from tests.report.reported import HARMFUL, Page, examples_run, noted, runs, soft_run
 
 EVIDENCE = {
@@ -59,9 +60,81 @@ def test_clients_that_gave_no_losses_are_left_out():
 
 
 def test_a_client_that_is_rejected_is_listed_once_a_reason():
-    entries = [{"clock": clock, "client": HARMFUL[0], "reason": "not finite"} for clock in (1, 2)]
+    entries = [{"clock": clock, "client": HARMFUL[0], "reason": "not finite"} for clock in (0, 1)]
     run = replace(runs()[0], ledger=Ledger(rejected=entries))
     assert rejections(run) == [{"client": HARMFUL[0], "reason": "not finite", "replies": "2", "rounds": "1 to 2"}]
+
+
+def test_reasons_that_differ_in_numbers_only_share_a_row():
+    last = runs()[0].history[-1]["clock"]
+    entries = [
+        {"clock": clock, "client": "a", "reason": f"update is {times} times as long as is usual"}
+        for clock, times in ((0, "5.2e+10"), (1, "37"), (last, "4.1e+09"))  # the last one in the final evaluation
+    ]
+    (row,) = rejections(replace(runs()[0], ledger=Ledger(rejected=entries)))
+    assert row["reason"] == "update is 4.1e+09 times as long as is usual (the last time)"
+    assert (row["replies"], row["rounds"]) == ("3", f"1 to {last}")
+
+
+def figure_of(run, name):
+    return next(figure for figure in figures([run]) if figure.name == name)
+
+
+def test_losses_are_drawn_at_the_rounds_they_were_measured_in():
+    run = runs()[0]
+    losses = [None, 0.9, None, 0.5]
+    rows = [{**row, "stage": "", "train_loss": loss} for row, loss in zip(run.history, losses, strict=False)]
+    plain = replace(run, history=rows, snapshot=replace(run.snapshot, notes={}))
+    assert [trace["x"] for trace in figure_of(plain, "training").data] == [[2, 4]]
+    stages = ["first", "restart-1", "restart-2", "scored-2"]
+    rows = [{**row, "stage": stage, "train_loss": 1.0} for row, stage in zip(run.history, stages, strict=False)]
+    kept = replace(run, history=rows, snapshot=replace(run.snapshot, notes={"best_restart": 2}))
+    assert sorted(trace["x"] for trace in figure_of(kept, "training").data) == [[1], [2], [2]]
+
+
+def test_clients_without_a_cluster_have_no_name_in_the_map():
+    run = runs()[0]
+    labels = run.snapshot.labels.clone()
+    labels[:3] = -1
+    figure = figure_of(replace(run, snapshot=replace(run.snapshot, labels=labels)), "map")
+    assert {note["text"] for note in figure.layout["annotations"]} == {"cluster 0", "cluster 1"}
+    assert figure.caption.endswith(" Grey marks have no cluster.")
+    assert "Grey" not in figure_of(run, "map").caption
+    nobody = replace(run, snapshot=replace(run.snapshot, labels=torch.full_like(labels, -1)))
+    assert figure_of(nobody, "map").layout["annotations"] == []
+
+
+def test_bars_of_clients_without_a_cluster_are_explained():
+    run = runs()[0]
+    moves = {str(place): 0 for place in range(6)}
+    rows = [{**row, "stage": "", "moves": moves if t == 0 else {}} for t, row in enumerate(run.history[:3])]
+    partly = replace(run, history=rows, snapshot=replace(run.snapshot, notes={}))
+    assert figure_of(partly, "movement").caption.endswith(" Grey: clients without a cluster.")
+    assert "Grey" not in figure_of(run, "movement").caption
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_clients_of_a_run_without_clusters_are_drawn_together(place):
+    figure = figure_of(runs()[place], "by-cluster")
+    assert figure.title == "Test accuracy of each client"
+    assert [(trace["name"], len(trace["x"])) for trace in figure.data] == [("all clients", 12)]
+    assert not [c for filled in fill([runs()[place]]) for c in filled.contents if c.title == "Test scores by cluster"]
+
+
+def test_small_values_are_not_rounded_away():
+    run = runs()[0]
+    values = torch.linspace(1e-7, 9e-7, 12).double()
+    small = replace(run, by_client={**run.by_client, "accuracy": ByClient(values, values)})
+    drawn = sorted(x for trace in figure_of(small, "by-cluster").data for x in trace["x"])
+    assert drawn == pytest.approx(values.tolist(), rel=1e-4)
+
+
+def test_a_private_run_is_not_told_to_send_settled_clients_one_model():
+    run = runs()[0]
+    models = saving_text(run)
+    assert "--saving.stable_rounds" in models
+    private = replace(run, config={**run.config, "privacy": {"noise": 1.0}})
+    assert saving_text(private) == models.partition(" With")[0]
 
 
 def test_clients_with_little_data_are_reported_with_notes(tmp_path):

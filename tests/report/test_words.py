@@ -8,7 +8,7 @@ from corymb.algorithms import IFCA, FedAvg
 from corymb.cli.summary import advice
 from corymb.core.federation import Ledger
 from corymb.local import Descent
-from corymb.report.facts import kept_rounds
+from corymb.report.facts import fit_elsewhere, kept_rounds
 from corymb.report.html import key_numbers, write_report
 from corymb.report.scores import Score
 from corymb.report.sections.overview.side_by_side import side_by_side
@@ -227,3 +227,31 @@ def test_no_headline_has_an_exponent():
     assert "over clients is 33,760, and 1,500,000 over the worst tenth" in verdict([large])[2]
     assert [key.value for key in key_numbers(large)][2:4] == ["33,760", "1,500,000"]
     assert "test_squared_error 33,760" in repr(large)
+
+
+def test_clients_whose_own_cluster_fits_worse_are_counted():
+    run = runs()[0]
+    losses = torch.where(run.snapshot.labels[:, None] == torch.arange(2), 1.0, 1.05).double()
+    losses[0], losses[1, run.snapshot.labels[1]] = 7.0, 2.0  # as bad on both; and better elsewhere
+    assert fit_elsewhere(replace(run, losses=losses)) == 1
+    text = "1 client fits another cluster better than its own, whose model has a loss at least 10% higher."
+    assert text in warnings_of(replace(run, losses=losses))
+    labels = run.snapshot.labels.clone()
+    labels[1] = -1  # no cluster, so none that fits worse
+    assert fit_elsewhere(replace(run, losses=losses, snapshot=replace(run.snapshot, labels=labels))) == 0
+
+
+def test_a_run_whose_server_knows_no_cluster_is_described_by_its_models():
+    run = runs()[0]
+    nobody = replace(run, snapshot=replace(run.snapshot, labels=torch.full_like(run.snapshot.labels, -1)))
+    found, sure, _ = verdict([nobody])
+    assert found == "IFCA trained 2 models for 12 clients; which client uses which is not known."
+    assert sure == "There are no assignments to be certain about."
+    assert ("2", "models") in [(key.value, key.name) for key in key_numbers(nobody)]
+
+
+def test_privacy_that_was_spent_is_a_key_number():
+    run = runs()[0]
+    private = replace(run, metrics={**run.metrics, "epsilon": 10.384, "delta": 1e-5})
+    assert ("10.4", "privacy spent (ε at δ = 1e-05)") in [(key.value, key.name) for key in key_numbers(private)]
+    assert not [key for key in key_numbers(run) if "privacy" in key.name]

@@ -112,17 +112,17 @@ def show_run(run: Run, folder: Path | None) -> None:
         f"{counted(len(run.history), 'round')} in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected."
     )
     for line in left_out(run):
-        console.print(escape(line), style="bold", highlight=False)
+        console.print(escape(line), style="bold", highlight=False, soft_wrap=True)
     if evidence := evidence_of(run):
-        console.print(escape(evidence), highlight=False)
+        console.print(escape(evidence), highlight=False, soft_wrap=True)
     if grew := divergence(run.history, run.config):
-        console.print(f"The run diverged: {escape(grew)}.", style="bold", highlight=False)
+        console.print(f"The run diverged: {escape(grew)}.", style="bold", highlight=False, soft_wrap=True)
     if run.not_scored:
-        console.print(escape(not_scored(run)), style="bold", highlight=False)
+        console.print(escape(not_scored(run)), style="bold", highlight=False, soft_wrap=True)
     for line in cautions(run):
-        console.print(escape(line), style="bold", highlight=False)
+        console.print(escape(line), style="bold", highlight=False, soft_wrap=True)
     for line in advice(run, folder):
-        console.print(escape(line), style="dim", highlight=False)
+        console.print(escape(line), style="dim", highlight=False, soft_wrap=True)
 
 
 def _clusters(run: Run) -> list[dict[str, str]]:

@@ -39,10 +39,20 @@ def outcome(found: Comparison) -> list[str]:
     if test is None or not math.isfinite(test.difference):
         return []
     score = Score(found.metric, found.lower_is_better)
-    who = "A and B have the same" if found.better is None else f"{found.better} has the better"
+    seeds = len(found.seeds)
+    mean = "mean " if seeds > 1 else ""
+    who = f"A and B have the same {mean}" if found.better is None else f"{found.better} has the better {mean}"
     values = f"A {score.text(test.a)}, B {score.text(test.b)}"
     beside = "" if trivial is None or not math.isfinite(trivial.a) else f"; {score.trivial}: {score.text(trivial.a)}"
-    return [f"{who} test {score.words}: {values}{beside}."]
+    return [f"{who}test {score.words}: {values}{beside}.", *_chance(test, seeds)]
+
+
+def _chance(test: Delta, seeds: int) -> list[str]:
+    """How surely the two groups of runs differ, as a sentence; empty without a test."""
+    if test.t_test is None or test.wilcoxon is None:
+        return []
+    tests = f"p = {_p_text(test.t_test)} by the paired t-test, {_p_text(test.wilcoxon)} by Wilcoxon's"
+    return [f"Over {seeds} seeds, the difference has {tests.replace('= <', '<')}."]
 
 
 def agreement(found: Comparison) -> list[str]:

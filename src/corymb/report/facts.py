@@ -166,6 +166,19 @@ def margins(losses: Numbers) -> Numbers:
     return np.asarray(least[:, 1] / least[:, 0])
 
 
+def fit_elsewhere(run: Run) -> int:
+    """The number of clients whose loss on another cluster's model is clearly lower than on that of their own.
+
+    Only where clients use the model of their cluster: shares and own models are no choice of one by its loss.
+    """
+    losses, labels = final_losses(run), run.snapshot.labels.numpy()
+    if losses is None or run.served != "assigned":
+        return 0
+    known = np.flatnonzero((labels >= 0) & np.isfinite(losses).all(1))
+    own = losses[known, labels[known]]
+    return int((own >= CLEAR_MARGIN * np.maximum(losses[known].min(1), 1e-12)).sum())
+
+
 def positions(losses: Numbers) -> Numbers:
     """Clients in the plane (n 2): the principal components of their centred log losses; NaN where losses are unknown.
 
@@ -188,7 +201,7 @@ class Savings(NamedTuple):
     sent: int
     everything: int
     possible: bool
-    """Whether the algorithm has a `saving` setting."""
+    """Whether the algorithm has a `saving` setting, and the run may use it: private runs may not."""
 
     @property
     def share(self) -> float:
@@ -211,4 +224,5 @@ def savings(run: Run) -> Savings | None:
     if not 0.999 <= max(by_round) <= ALL_MODELS_AT_MOST:
         return None
     sent = sum(row["bytes_down"] for row in run.history)
-    return Savings(sent, sum(row["asked"] for row in asked) * models, "saving" in run.config)
+    possible = "saving" in run.config and not run.config.get("privacy")
+    return Savings(sent, sum(row["asked"] for row in asked) * models, possible)

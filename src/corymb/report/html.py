@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from corymb.report.content import Content, Figure
+from corymb.report.facts import of_examples
 from corymb.report.figures.drawing import colour
 from corymb.report.png import as_png
 from corymb.report.scores import score_of, trivial_of
@@ -24,11 +26,13 @@ from corymb.report.sections import Filled, fill
 from corymb.report.text import as_csv, as_markdown
 from corymb.report.words import ari_of, role_of, seeks_clusters, title_of, verdict, warnings_of
 from corymb.runs.folder.files import whole
-from corymb.runs.history import counted, plain
+from corymb.runs.history import counted, plain, readable
 from corymb.runs.progress import readable_bytes
 from corymb.settings import InvalidInput, expanded, require
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from corymb.runs.run import Run
 
 Format = Literal["html", "md", "csv", "png"]
@@ -98,13 +102,15 @@ def render(
     """Render a page: title, verdict, warnings and key numbers at the top, and the tabs below."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    page = Environment(
+    environment = Environment(
         loader=PackageLoader("corymb.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    ).get_template("report.html")
+    )
+    environment.filters["options_whole"] = options_whole
+    page = environment.get_template("report.html")
     drawn = [content for filled in tabs for content in filled.contents if isinstance(content, Figure)]
     scripts = (_plotly() if drawn else "", _template("report.js"))
     text = page.render(
@@ -116,6 +122,7 @@ def render(
         tabs=tabs,
         kind=_kind,
         colour=colour,
+        drawn=drawn,
         values=as_json({figure.name: {"data": figure.data, "layout": figure.layout} for figure in drawn}),
         plotly=scripts[0],
         script=scripts[1],
@@ -123,6 +130,13 @@ def render(
         policy=policy(scripts),
     )
     return text.encode()
+
+
+def options_whole(text: str) -> Markup:
+    """Text as HTML in which no line ends within the name of a command's option: browsers break after hyphens."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"(?<!\w)--[a-z][\w.]*", r'<span class="option">\g<0></span>', str(escape(text))))
 
 
 def _kind(content: Content) -> str:
@@ -146,14 +160,18 @@ def key_numbers(run: Run) -> list[KeyNumber]:
         shown.append(KeyNumber(score.text(run.metrics[f"worst_decile_{score.name}"]), "worst tenth"))
     if (ari := ari_of(run)) is not None:
         shown.append(KeyNumber(f"{ari:.2f}", "ARI with true groups"))
+    if (spent := run.metrics.get("epsilon")) is not None:
+        shown.append(KeyNumber(readable(spent, 3), f"privacy spent (ε at δ = {run.metrics['delta']:g})"))
     shown.append(KeyNumber(readable_bytes(run.ledger.bytes_down + run.ledger.bytes_up), "sent"))
     return shown
 
 
 def _how_many(run: Run) -> str:
-    """The number of clusters, or of models if the algorithm makes no clusters."""
-    if seeks_clusters(run):
+    """The number of clusters, or of models if the algorithm makes no clusters or the server does not know them."""
+    if seeks_clusters(run) and (run.clusters or of_examples(run)):
         return counted(run.clusters, "cluster")
+    if seeks_clusters(run):
+        return counted(run.snapshot.k, "model")
     return counted(1 if role_of(run) == "global" else len(run.names), "model")
 
 

@@ -15,6 +15,7 @@ from corymb.report.content import Dot
 from corymb.report.facts import (
     CLEAR_MARGIN,
     final_losses,
+    fit_elsewhere,
     kept_rounds,
     margins,
     moved_examples,
@@ -117,7 +118,7 @@ def _found(run: Run) -> str:
     if role == "local":
         return f"{clients} trained alone: each has a model of its own."
     if not sizes:
-        return f"{name} trained {clients} without assigning them to clusters."
+        return f"{name} trained {counted(run.snapshot.k, 'model')} for {clients}; which client uses which is not known."
     if len(sizes) == 1 and role == "method":
         everyone = f"all {clients}" if run.sizes.get(-1, 0) == 0 else f"{sizes[0]} of {clients}"
         return f"{name} placed {everyone} in one cluster."
@@ -163,6 +164,8 @@ def _certainty(run: Run) -> str:
         return "There are no clusters, so there is no assignment to be uncertain about."
     if role_of(run) == "oracle":
         return "Clients were assigned by these groups, not by the data."
+    if run.clusters < 1:
+        return "There are no assignments to be certain about."
     parts = []
     if (ari := ari_of(run)) is not None:
         if ari > 0.9999:
@@ -275,6 +278,12 @@ def warnings_of(run: Run) -> list[str]:
         why = "" if asked is None else f": with participants = {asked}, not every client is asked"
         lacks = "took part in no round" if role_of(run) == "global" else f"{'has' if alone == 1 else 'have'} no cluster"
         found.append(f"{counted(alone, 'client')} {lacks}{why}.")
+    if elsewhere := fit_elsewhere(run):
+        fit, their = ("fits", "its") if elsewhere == 1 else ("fit", "their")
+        found.append(
+            f"{counted(elsewhere, 'client')} {fit} another cluster better than {their} own, "
+            f"whose model has a loss at least {CLEAR_MARGIN - 1:.0%} higher."
+        )
     if run.rejected:
         replies, who = len(run.rejected), len({entry["client"] for entry in run.rejected})
         what = "1 reply was" if replies == 1 else f"{replies} replies from {who} client{'s' * (who > 1)} were"

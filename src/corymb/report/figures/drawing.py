@@ -86,6 +86,11 @@ def height_of_rows(n: int, height: int) -> int:
     return n * (height if n <= MANY else min(height, NARROW))
 
 
+def rounded(value: float) -> float:
+    """A value for a figure: five significant digits keep the page small, however small the values are."""
+    return float(f"{value:.5g}")
+
+
 def line(x: list[int], y: list[float], tint: str) -> PlotlyTrace:
     """A line over rounds."""
     return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": {"color": tint, "width": 2.5},
@@ -95,7 +100,15 @@ def line(x: list[int], y: list[float], tint: str) -> PlotlyTrace:
 def boxes(run: Run, values: Numbers, percent: bool) -> list[PlotlyTrace]:
     """A box plot of clients' values for each cluster."""
     labels = run.snapshot.labels.numpy()
-    return [_box(run, label, values, np.flatnonzero(labels == label), percent) for label in run.sizes]
+    return [
+        _box(run, cluster_name(label), colour(label), values, np.flatnonzero(labels == label), percent)
+        for label in run.sizes
+    ]
+
+
+def box_of_all(run: Run, values: Numbers, percent: bool) -> PlotlyTrace:
+    """A box plot of all clients' values."""
+    return _box(run, "all clients", "$accent", values, np.arange(len(run.names)), percent)
 
 
 def clients_in(plots: Sequence[PlotlyTrace]) -> int:
@@ -103,8 +116,8 @@ def clients_in(plots: Sequence[PlotlyTrace]) -> int:
     return sum(len(plot["x"]) for plot in plots)
 
 
-def _box(run: Run, label: int, values: Numbers, mine: LabelArray, percent: bool) -> PlotlyTrace:
-    """A box plot of a cluster's clients (the positions `mine`), with a dot for each client."""
+def _box(run: Run, name: str, tint: str, values: Numbers, mine: LabelArray, percent: bool) -> PlotlyTrace:
+    """A box plot of some clients (the positions `mine`), with a dot for each client."""
     known = mine[np.isfinite(values[mine])]
     known = known[np.argsort(values[known], kind="stable")]
     most = max(-(-len(known) * MOST_CLIENTS // len(run.names)), FEWEST)
@@ -113,18 +126,18 @@ def _box(run: Run, label: int, values: Numbers, mine: LabelArray, percent: bool)
     shown = f"{{x:{'.1%' if percent else ',.4~r'}}}"
     return {
         "type": "box",
-        "name": cluster_name(label),
+        "name": name,
         "orientation": "h",
-        "x": values[known].round(5).tolist(),
-        "y": [cluster_name(label)] * len(known),
+        "x": [rounded(value) for value in values[known]],
+        "y": [name] * len(known),
         "text": [safe(run.names[place]) for place in known],
         "hovertemplate": f"%{{text}}: %{shown}<extra></extra>",
         "hoveron": "points",
         "boxpoints": "all",
         "jitter": 0.5,
         "pointpos": 0,
-        "marker": {"color": colour(label), "size": 5, "opacity": 0.55},
-        "line": {"color": colour(label), "width": 1.5},
+        "marker": {"color": tint, "size": 5, "opacity": 0.55},
+        "line": {"color": tint, "width": 1.5},
         "fillcolor": "rgba(0,0,0,0)",
     }
 

@@ -94,7 +94,9 @@
     });
   });
   document.querySelectorAll("[data-download]").forEach((save) => save.addEventListener("click", () => {
-    const cell = (text) => `"${text.replaceAll('"', '""')}"`;
+    // A spreadsheet would read a name that begins like this as a formula (settings.csv_cell does the same).
+    const formula = (text) => /^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text));
+    const cell = (text) => `"${formula(text) ? "'" : ""}${text.replaceAll('"', '""')}"`;
     const lines = [...document.querySelectorAll(`#${save.dataset.download}-table tr`)]
       .map((row) => [...row.cells].map((one) => cell(one.textContent)).join(","));
     const link = document.createElement("a");

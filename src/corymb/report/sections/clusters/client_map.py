@@ -36,7 +36,8 @@ def client_map(runs: Sequence[Run]) -> Figure | None:
                 "marker": {"color": colour(label), "symbol": SYMBOLS[label % len(SYMBOLS)], "size": 9, "opacity": 0.8},
             }
         )
-        names.append((cluster_name(label), points[mine]))
+        if label >= 0:  # clients without a cluster are no group: they lie anywhere
+            names.append((cluster_name(label), points[mine]))
     wide = len(names) > MANY
     labels_shown = names_beside(names)
     plain = {"showticklabels": False, "zeroline": False, "ticks": "", "showgrid": False}
@@ -50,6 +51,8 @@ def client_map(runs: Sequence[Run]) -> Figure | None:
     caption = "Each mark is a client. Clients are close together if the same models fit them well or badly."
     if len(labels_shown) < len(names):
         caption += " Clusters without a name have no room for it: point at a mark to see its client and cluster."
+    if len(traces) > len(names):
+        caption += " Grey marks have no cluster."
     caption += how_many(len(chosen), run)
     return Figure("map", "Map of clients", caption, traces, layout, wide=wide)
 
@@ -60,6 +63,8 @@ LABEL, BESIDE = np.array([0.25, 0.1]), 0.08
 
 def names_beside(groups: Sequence[tuple[str, Numbers]]) -> list[dict[str, Any]]:
     """A label above each group of points, or below if the position above is taken; none if both are."""
+    if not groups:
+        return []
     span = np.ptp(np.concatenate([points for _, points in groups]), axis=0) + 1e-12
     taken: list[Numbers] = []
     found = []

@@ -33,14 +33,14 @@ def gains(runs: Sequence[Run]) -> Figure | None:
         "mode": "markers",
         "x": values,
         "y": names,
-        "error_x": {"type": "data", "array": errors, "thickness": 2, "width": 6},
+        "error_x": {"type": "data", "array": errors, "thickness": 2, "width": 6, "color": "$quiet"},
         "marker": {"size": 10, "color": [*(["$accent"] * len(rows)), NO_CLUSTER if not rows else "$accent"]},
         "text": [f"gain {v:.3f} ± {e:.3f}, p = {p:.2g}" for v, e, p in zip(values, errors, chances, strict=True)],
         "hovertemplate": "%{y}<br>%{text}<extra></extra>",
     }
     layout = {
         "height": 150 + 28 * len(names),
-        "xaxis": {"title": {"text": "held-out loss of one model − loss of the clusters' models"}, "zeroline": True},
+        "xaxis": {"title": {"text": "gain in held-out loss over one model"}, "zeroline": True},
         "yaxis": {"autorange": "reversed", "showgrid": False, "automargin": True},
     }
     return Figure("evidence", "Do the clusters pay off?", caption_of(runs[0]), [points], layout)

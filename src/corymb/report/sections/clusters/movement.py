@@ -63,7 +63,10 @@ def movement(runs: Sequence[Run]) -> Figure | None:
         "yaxis": {"visible": False, "range": [bottom + 0.02, -0.02]},
         "margin": {"l": 14, "r": 20 + LETTER * max(len(text) for _, text in ends)},
     }  # fmt: skip
-    return Figure("movement", "How clients moved", _moves_caption(run), [*traces, handles], layout, wide=True)
+    caption = _moves_caption(run)
+    if any(bar.label < 0 for bar in drawn.bars):
+        caption += " Grey: clients without a cluster."
+    return Figure("movement", "How clients moved", caption, [*traces, handles], layout, wide=True)
 
 
 def _with_room(ends: Sequence[tuple[Bar, str]], line: float) -> list[tuple[Bar, str]]:

@@ -10,6 +10,7 @@ import numpy as np
 from corymb.report.content import Dot, Section, Table
 from corymb.report.facts import of_examples
 from corymb.report.scores import scores_in, scores_of
+from corymb.report.words import seeks_clusters
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -19,7 +20,7 @@ def cluster_scores(runs: Sequence[Run]) -> Table | None:
     """A row for each cluster: the mean of every test score over those of its clients for which it is defined."""
     run = runs[0]
     columns = {score: scores_of(run, score) for score in scores_in(run) if score.name in run.by_client}
-    if len(columns) < 2 or of_examples(run):
+    if len(columns) < 2 or of_examples(run) or not seeks_clusters(run):
         return None
     labels, rows = run.snapshot.labels.numpy(), []
     for label in run.sizes:

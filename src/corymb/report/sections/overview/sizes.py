@@ -40,6 +40,8 @@ def sizes(runs: Sequence[Run]) -> Figure | None:
         caption = f"{all_of_them} in one cluster."
     elif shares[0] == shares[-1]:
         caption = f"All clusters have the same size, {shares[0]:.0%} of the {what}."
+    elif f"{shares[0]:.0%}" == f"{shares[-1]:.0%}":
+        caption = f"All clusters have about the same size, {shares[0]:.0%} of the {what}."
     layout = {
         "height": 90 + height_of_rows(len(labels), 38),
         "bargap": 0.35,

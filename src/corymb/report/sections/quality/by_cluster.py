@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import final_losses, of_examples
-from corymb.report.figures.drawing import MANY, boxes, clients_in, height_of_rows, how_many
+from corymb.report.figures.drawing import MANY, box_of_all, boxes, clients_in, height_of_rows, how_many
 from corymb.report.scores import score_of, scores_of, served_worse
 from corymb.report.words import seeks_clusters
 from corymb.runs.history import counted
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
 
 def by_cluster(runs: Sequence[Run]) -> Figure | None:
-    """A box plot of clients' test scores for each cluster, or of their training losses if no scores were kept."""
+    """A box plot of clients' test scores for each cluster, or of their training losses if no scores were kept.
+
+    Without clusters, one of all clients.
+    """
     run = runs[0]
-    score = score_of(run)
-    if run.clusters < 1 or of_examples(run):
+    score, clustered = score_of(run), seeks_clusters(run) and run.clusters > 0
+    if of_examples(run):
         return None
     if (scores := scores_of(run)) is not None and score is not None:
         values, what, percent = scores, f"test {score.words}", score.percent
@@ -28,7 +31,7 @@ def by_cluster(runs: Sequence[Run]) -> Figure | None:
         values, what, percent = losses.min(1), "training loss of the best model", False
     else:
         return None
-    traces = boxes(run, values, percent)
+    traces = boxes(run, values, percent) if clustered else [box_of_all(run, values, percent)]
     layout = {
         "height": 110 + height_of_rows(len(traces), 52),
         "xaxis": {"title": {"text": what}, "tickformat": ".0%" if percent else ""},
@@ -39,7 +42,7 @@ def by_cluster(runs: Sequence[Run]) -> Figure | None:
     if score is not None and (worse := served_worse(run, score)):
         caption += f" {counted(worse, 'client')} {'does' if worse == 1 else 'do'} no better than {score.trivial}."
     caption += how_many(clients_in(traces), run)
-    title = f"{what[0].upper()}{what[1:]} {'by cluster' if seeks_clusters(run) else 'of each client'}"
+    title = f"{what[0].upper()}{what[1:]} {'by cluster' if clustered else 'of each client'}"
     return Figure("by-cluster", title, caption, traces, layout, wide=len(traces) > MANY)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def cluster_table(runs: Sequence[Run]) -> Table | None:
     """A row for each cluster; None without clusters."""
-    return Table("cluster", "Clusters", cluster_rows(runs[0])) if seeks_clusters(runs[0]) else None
+    return Table("cluster", "Clusters", cluster_rows(runs[0]), wide=True) if seeks_clusters(runs[0]) else None
 
 
 SECTION = Section(order=40, show=cluster_table)

@@ -9,7 +9,7 @@ import numpy as np
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import kept_rounds
-from corymb.report.figures.drawing import NO_CLUSTER, is_near, label_at, level, line
+from corymb.report.figures.drawing import NO_CLUSTER, is_near, label_at, level, line, rounded
 from corymb.report.scores import score_of, trivial_caption, trivial_of
 from corymb.runs.history import counted
 
@@ -29,7 +29,7 @@ def course(runs: Sequence[Run]) -> Figure | None:
         known = [(t, value) for t, value in values if value is not None and np.isfinite(value)]
         if not known:
             return None
-        traces.append(line([t for t, _ in known], [round(value, 5) for _, value in known], tint))
+        traces.append(line([t for t, _ in known], [rounded(value) for _, value in known], tint))
         annotations.append({**label_at(*known[-1], words, tint), "yshift": 12 if name == "test" else -14})
     axis = {"title": {"text": f"test {score.words}"}, "tickformat": ".0%" if score.percent else ""}
     trivial, drawn = trivial_of(run, score), [value for trace in traces for value in trace["y"]]

@@ -2,4 +2,8 @@
 
 from corymb.report.content import Tab
 
-TAB = Tab("Stability", order=40, empty="With one cluster or one round, assignments cannot change.")
+TAB = Tab(
+    "Stability",
+    order=40,
+    empty="There are no assignments to follow: one cluster, one round, or none that the server knows.",
+)
