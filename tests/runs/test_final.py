@@ -30,10 +30,17 @@ def fed():
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def time_stands_still(monkeypatch):
     """A clock that advances on request."""
     now = [0.0]
     monkeypatch.setattr(final.time, "perf_counter", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def clock(time_stands_still, monkeypatch):
+    """The same, and the losses of all models take a second a client."""
+    now = time_stands_still
     monkeypatch.setattr(final, "_fits", lambda fed, at, losses: now.__setitem__(0, now[0] + len(fed.clients)))
     return now
 
@@ -173,6 +180,25 @@ def test_time_for_the_evaluation_is_kept_back_where_nodes_do_it(monkeypatch):
     assert run.stopped == "max_seconds"
     assert len(run.history) > 5
     assert time.monotonic() - began < 5  # 5.5 where nothing is kept back
+
+
+class FarAway(InProcess):
+    """Nodes whose messages take two seconds of a clock that advances on request."""
+
+    def exchange(self, messages, give_up):
+        self.clock[0] += 2.0
+        yield from super().exchange(messages, give_up)
+
+
+def test_time_is_kept_back_for_the_messages_of_an_evaluation_without_sending_them_twice(time_stands_still):
+    clock, ends = time_stands_still, []
+    nodes = FarAway({name: one.answer for name, one in nodes_of(OBJECTIVE, regression([20] * 12), DOUBLE).items()})
+    nodes.clock = clock
+    run = corymb.fit(
+        corymb.FedAvg(rounds=1000), joined(nodes, OBJECTIVE), max_seconds=12, progress=lambda row: ends.append(clock[0])
+    )
+    assert (run.stopped, len(run.history)) == ("max_seconds", 3)
+    assert clock[0] - ends[0] == 10  # after a first round of two seconds: two more, labels, scores and calibration
 
 
 def test_a_remote_round_far_beyond_the_time_limit_is_not_started(monkeypatch):

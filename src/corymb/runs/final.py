@@ -76,6 +76,14 @@ class Ending(NamedTuple):
         """The total with k models; `scored` if their scores are already known."""
         return (0.0 if scored else self.scores) + self.messages + k * self.fits
 
+    @staticmethod
+    def of_calls(seconds: float, k: int, *, fits: bool) -> Ending:
+        """The ending if each of its calls takes this long: labels and scores, then losses of k models and calibration.
+
+        The losses of a single model are those of the scores.
+        """
+        return Ending(2 * seconds, messages=(1 + (k > 1)) * seconds if fits else 0.0)
+
 
 class Hosts(Protocol):
     """An engine with hosts in other processes, which report how long they computed."""
