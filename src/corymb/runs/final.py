@@ -76,6 +76,11 @@ class Ending(NamedTuple):
         """The total with k models; `scored` if their scores are already known."""
         return (0.0 if scored else self.scores) + self.messages + k * self.fits
 
+    @staticmethod
+    def of_calls(seconds: float, *, fits: bool) -> Ending:
+        """The ending if each of its calls takes this many seconds: labels and scores, then losses and calibration."""
+        return Ending(2 * seconds, messages=2 * seconds if fits else 0.0)
+
 
 class Hosts(Protocol):
     """An engine with hosts in other processes, which report how long they computed."""

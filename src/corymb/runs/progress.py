@@ -170,9 +170,10 @@ class RoundTimer:
         self.limit, self.report = limit, report
         self.began = self.reported = time.perf_counter()
         self.sizes, self.work = torch.empty(0), torch.ones_like
-        self._begin_call(0)
-        self.rounds = 0
         self.active = self.in_process = False
+        self.calls = self.rounds = 0
+        """Calls to clients in the current round, and rounds so far."""
+        self._begin_call(0)
         self.remote: Any = None
 
     def watch(self, fed: Federation, engine: Any) -> None:
@@ -189,7 +190,7 @@ class RoundTimer:
     def timed(self, rounds: Iterator[T]) -> Iterator[T]:
         """Iterate over rounds, checking the time only within them, not while they are evaluated and saved."""
         while True:
-            self.active = True
+            self.active, self.calls = True, 0
             try:
                 one = next(rounds)
             except StopIteration:
@@ -229,6 +230,7 @@ class RoundTimer:
         return (self.descents + self.part) / max(self.expected, self.descents + (self.part > 0), 1)
 
     def _begin_call(self, clients: int) -> None:
+        self.calls += self.active
         self.asked, self.asked_at = clients, time.perf_counter()
         self.checked = self.asked_at
         self.answered, self.at_work = list[int](), list[int]()

@@ -64,8 +64,9 @@ Progress = Callable[[Round], None]
 MOST_TRIED, PART_TRIED = 0.5, 0.02
 """The time spent on estimating the cost of the final evaluation: at most this many seconds and this fraction of
 `max_seconds`."""
-TRIED_ELSEWHERE = 0.5
-"""The fraction of `max_seconds` after which that is estimated for clients in other processes."""
+TRIED_ELSEWHERE, MOST_ELSEWHERE = 0.5, 0.25
+"""The fraction of `max_seconds` after which that is estimated for clients in other processes, and the largest one that
+the messages for it may take."""
 OUT_OF_PROPORTION = (
     "its errors are out of all proportion to those of other clients; check the units of its labels. (If all targets "
     "have such tails, learn their logarithm.)"
@@ -276,17 +277,25 @@ class Session:
         """Whether there is no time for another round and the evaluation.
 
         Remote rounds cannot be interrupted, so the next one is not started if, taking as long as this one, it would end
-        farther from the limit than this one did. Estimating the cost of the evaluation takes messages there, so it is
-        left to the second half of the time: many runs have ended by then.
+        farther from the limit than this one did. Estimating the cost of the evaluation takes as many messages there as
+        the evaluation. So it is left to the second half of the time (many runs have ended by then), and until then, or
+        if there is no time for it, calls of the evaluation are assumed to take as long as those of this round.
         """
-        margin = 0.0 if timer.in_process else self.history[-1]["seconds"] / 2
-        spent = time.perf_counter() - began + margin
-        more = len(of_this_plan(self.history)) < planned_rounds(self.plan.algorithm)
-        can_estimate = timer.in_process or (more and limit * TRIED_ELSEWHERE < spent < limit)
-        if evaluated and can_estimate and self._ending is None:
-            self._ending = self._estimated_ending(limit, timer.remote)
-        timer.limit = limit - self._seconds_to_end
-        return time.perf_counter() - began + margin > timer.limit
+        if timer.in_process:
+            if evaluated and self._ending is None:
+                self._ending = self._estimated_ending(limit, None)
+            timer.limit = limit - self._seconds_to_end(self._ending)
+            return time.perf_counter() - began > timer.limit
+        last = self.history[-1]["seconds"]
+        spent = time.perf_counter() - began + last / 2
+        more, assumed = len(of_this_plan(self.history)) < planned_rounds(self.plan.algorithm), None
+        if evaluated and more and self._ending is None:
+            assumed = Ending.of_calls(last / max(1, timer.calls), fits=self._has_fits)
+            can_afford = self._seconds_to_end(assumed) < limit * MOST_ELSEWHERE
+            if can_afford and limit * TRIED_ELSEWHERE < spent < limit:
+                self._ending = self._estimated_ending(limit, timer.remote)
+        timer.limit = limit - self._seconds_to_end(self._ending or assumed)
+        return time.perf_counter() - began + last / 2 > timer.limit
 
     def _budget_spent(self) -> bool:
         return self.at is not None and "privacy_budget" in self.at.notes
@@ -341,18 +350,17 @@ class Session:
 
         return estimate_ending(self.fed, at, score_at, fits=self._has_fits, long_enough=long_enough, remote=remote)
 
-    @property
-    def _seconds_to_end(self) -> float:
+    def _seconds_to_end(self, ending: Ending | None) -> float:
         """The estimated duration of the final evaluation in seconds; 0 if unknown."""
-        if self._ending is None or self.at is None:
+        if ending is None or self.at is None:
             return 0.0
-        return self._ending.seconds(self.at.k, scored=self._evaluation is not None)
+        return ending.seconds(self.at.k, scored=self._evaluation is not None)
 
     @contextmanager
     def _evaluation_progress(self, timer: RoundTimer, report: Callable[[RoundProgress], None] | None) -> Iterator[None]:
         """Report the progress of the evaluation, and first its estimated duration if that is long."""
-        if report is not None and self._seconds_to_end > EVERY:
-            report(RoundProgress(0, len(self.fed.names), self._seconds_to_end))
+        if report is not None and (left := self._seconds_to_end(self._ending)) > EVERY:
+            report(RoundProgress(0, len(self.fed.names), left))
         with timer.evaluating(report):
             yield
 
