@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,7 +42,8 @@ def read_frame(frame: Any, *, client: str | None, label: str | None, features: N
     client, label = _name(client, "client"), _name(label, "label")
     keys = _keys(frame)
     names = [str(key) for key in keys]
-    require(len(set(names)) == len(names), "The data frame has two columns of one name: rename one.")
+    for name in [name for name, often in Counter(names).items() if often > 1][:1]:
+        raise InvalidInput(f"The data frame has two columns called {name!r}: rename one.")
     values = {name: _values(frame[key]) for name, key in zip(names, keys, strict=True)}
     named = [client or CLIENT] if whole else ()
     found = _sorted(typed_columns(values, named, "the data frame"), client, label, features, whole)
