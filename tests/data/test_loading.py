@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import re
 import tempfile
 from datetime import date, timedelta
 from functools import cache
@@ -432,6 +433,20 @@ def test_impossible_column_options_are_refused_in_one_line(options, line):
     frame = pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1], "who": ["a", "b"]})
     with pytest.raises(InvalidInput, match=line):
         FederatedDataset.from_dataframe(frame, **options)
+
+
+def test_columns_that_are_no_columns_are_refused_in_one_line():
+    frame = pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1], "client": ["a", "b"]})
+    for one, line in (
+        (frame.set_index("client"), "'client' is the index of the data frame, and no column: use frame.reset_index()"),
+        (frame.set_index(["a", "label"]), "'label' is the index of the data frame"),
+        (frame.rename(columns={"a": "label"}), "The data frame has two columns called 'label': rename one"),
+    ):
+        with pytest.raises(InvalidInput, match=re.escape(line)):
+            FederatedDataset.from_dataframe(one)
+    lazy = type("LazyFrame", (), {"collect": lambda self: frame, "columns": property(lambda self: 1 / 0)})()
+    with pytest.raises(InvalidInput, match=r"Got a LazyFrame: .*; call its collect\(\)"):
+        FederatedDataset.from_dataframe(lazy)  # of polars, which warns if it is asked for its columns
 
 
 def test_clients_are_never_dropped_or_merged_silently():

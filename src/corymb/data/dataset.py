@@ -335,7 +335,9 @@ class FederatedDataset:
 
         `features` names the columns to use; a column `test` marks the test rows.
         """
-        require(is_frame(frame), f"Got a {type(frame).__name__}: wanted a data frame of pandas, polars or pyarrow.")
+        lazy = "; call its collect()" if hasattr(type(frame), "collect") else ""
+        kind = type(frame).__name__
+        require(is_frame(frame), f"Got a {kind}: wanted a data frame of pandas, polars or pyarrow{lazy}.")
         contents = read_frame(frame, client=client, label=label, features=features)
         return cls.from_source(join([contents], test=test), notes=contents.notes, fallback="data frame", **options)
 
