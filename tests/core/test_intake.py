@@ -196,6 +196,19 @@ def test_as_much_weight_as_examples_is_allowed():
     assert row_faults(rows, flag_rows(rows, SIZES)) == {}
 
 
+@pytest.mark.parametrize("chunks", [[range(7)], [range(3), range(3, 7)]])
+def test_statistics_may_be_as_long_as_a_client_has_examples(chunks):
+    """Counts of 20,000 test examples were refused where the other clients have one."""
+    sizes, rejected = torch.tensor([4] * 6 + [80_000]), []
+    for large in (6, 0):  # the client with most examples, and one that has as few as the others
+        counts = torch.ones(7, 1).index_fill(0, torch.tensor(large), 20_000.0)
+        intake = Intake("sum", torch.arange(7), sizes)
+        for chunk in map(list, chunks):
+            intake.add_rows(torch.tensor(chunk), Share({"tested": counts[chunk]}, torch.ones(len(chunk), 1)), {})
+        rejected.append([client for client, _ in intake.result().part.rejected])
+    assert rejected == [[], [0]]
+
+
 def test_large_finite_rows_that_only_add_up_to_infinity_within_a_row_are_fine_in_a_map():
     intake = asked("map")
     intake.add_rows(torch.arange(2), {"w": torch.full((2, 3), 3e38)}, {})

@@ -33,6 +33,58 @@ def test_names_and_their_order():
     assert from_arrays(X, Y, ["b", "a", "a", "b"], names=["b", "a"], test=0).names == ("b", "a")
 
 
+def test_clients_may_be_given_with_their_rows():
+    items = {"b": [3, 0], "a": np.array([1])}
+    data = from_arrays(X, Y, items, test=np.array([True, False, False, False]))
+    assert data.names == ("a", "b")
+    assert data.train.x.tolist() == [[2, 3], [6, 7]]
+    assert data.test.x.tolist() == [[0, 1]]
+    assert from_arrays(X, Y, [range(2), torch.tensor([3])], test=0).sizes.tolist() == [2, 1]
+    assert from_arrays(X, Y, [range(2), range(2, 4)], names=["z", "y"], test=0).names == ("z", "y")
+    apart = from_arrays(X, Y, items, test=(X[:3] + 100, Y[:3], {"a": [2, 0]}))
+    assert apart.test.x.tolist() == [[104, 105], [100, 101]]
+    with pytest.raises(InvalidInput, match="column '1': 1 missing cell in row 3"):
+        from_arrays(np.where(X == 7, np.nan, X), Y, items)
+
+
+def test_clients_may_have_their_own_test_examples():
+    rows = {"b": (X[:2], Y[:2]), "a": (X[2:], Y[2:])}
+    data = FederatedDataset.from_clients(rows, test={"b": (X[3:] + 100, [1])})
+    assert data.sizes.tolist() == [2, 2]
+    assert data.test.sizes.tolist() == [0, 1]
+    assert data.test.x.tolist() == [[106, 107]]
+    listed = FederatedDataset.from_clients(list(rows.values()), test=list(rows.values()))
+    assert torch.equal(listed.train.x, listed.test.x)
+    with pytest.raises(InvalidInput, match="test examples of client 'c', which has no others"):
+        FederatedDataset.from_clients(rows, test={"c": (X, Y)})
+    with pytest.raises(InvalidInput, match="The test examples of client 'b': x has 4 rows, but y has 1"):
+        FederatedDataset.from_clients(rows, test={"b": (X, [1])})
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ((X, Y, X, Y), r"Client 'a' has a tuple of 4: wanted a pair \(x, y\).* \(test examples apart, as test="),
+        (((X, Y), (X, Y)), "Client 'a' has a tuple of 2: wanted a pair"),
+        (torch.utils.data.DataLoader([1]), r"Client 'a' has a DataLoader: wanted .*, such as its \.dataset"),
+        (torch.utils.data.TensorDataset(torch.ones(0, 2), torch.ones(0)), "Client 'a' has no rows"),
+        (torch.utils.data.Subset([1], []), "Client 'a': The torch data set is empty"),
+        (torch.utils.data.TensorDataset(torch.ones(1, 2)), "Client 'a': Item 0 of the torch data set"),
+    ],
+)
+def test_refused_rows_of_a_client_are_named(rows, complaint):
+    with pytest.raises(InvalidInput, match=complaint):
+        FederatedDataset.from_clients({"b": (X, Y), "a": rows})
+
+
+def test_reversed_axes_are_read_like_others():
+    x = X.astype(np.float32)
+    for one in (x, x.astype(np.int64)):
+        data = from_arrays(one[::-1, ::-1], Y, [0] * 4, test=0)
+        assert data.train.x.tolist() == X[::-1, ::-1].tolist()
+    assert from_arrays(x.astype(np.int64)[:, ::-1], Y, [0] * 4, test=0, scale="codes").train.x[0].tolist() == [1, 0]
+
+
 def test_truth_in_order_or_by_name():
     assert from_arrays(X, Y, ["b", "a", "a", "b"], truth=[0, 1]).truth.tolist() == [0, 1]
     assert from_arrays(X, Y, ["b", "a", "a", "b"], truth={"b": 0, "a": 1}).truth.tolist() == [1, 0]
@@ -95,6 +147,17 @@ def test_the_given_array_is_not_written_to():
         ((X, Y[:3], [0] * 4), {}, "x has 4 rows, y 3 and client 4"),
         ((X, Y, [0.0] * 4), {}, "Client ids are of type float64"),
         ((X, Y, [[0]] * 4), {}, r"client has shape \[4, 1\]"),
+        ((X, Y, {"a": [0, 4]}), {}, "Client 'a' has row 4, but the rows are numbered from 0 to 3"),
+        ((X, Y, [[0, 1], [1, 2]]), {}, "Row 1 is given to clients '0' and '1'"),
+        ((X, Y, {"a": [0, 0]}), {}, "Row 0 is given twice to client 'a'"),
+        ((X, Y, {"a": [0, 1], "b": []}), {}, "Client 'b' has no rows"),
+        (
+            (X, Y, {"a": [True, False, True, False]}),
+            {},
+            r"rows of client 'a' are bool \[4\]: wanted a list of row numb",
+        ),
+        ((X, Y, {1: [0], "1": [1]}), {}, "Two clients are called '1'"),
+        ((X, Y[:3], {"a": [0, 1]}), {}, "x has 4 rows, but y has 3"),
         ((X[:, 0], Y, [0] * 4), {}, r"use x\[:, None\]"),
         ((X.astype(complex), Y, [0] * 4), {}, "Features are of type"),
         ((X, [[0, 1]] * 4, [0] * 4), {}, r"Labels have shape \[4, 2\]"),
@@ -121,6 +184,16 @@ def test_the_given_array_is_not_written_to():
             "column '1': 1 missing cell in row 1: use missing",
         ),
         ((X * 1e300, Y, ["a"] * 4), {"test": 0}, "feature 1 is inf"),
+        (
+            (X, (X[:, 0] + 0.3) * 1e25, ["a"] * 4),
+            {"task": "regression"},
+            "Numbers of the labels .* too large to be sum",
+        ),
+        (
+            ((X + 1).astype(np.float32) * 1e30, Y, ["a"] * 4),
+            {},
+            r"Numbers of feature 0 \(such as 4e\+30\), .* too large",
+        ),
     ],
 )
 def test_complaints(arguments, options, complaint):

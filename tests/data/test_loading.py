@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import re
 import tempfile
 from datetime import date, timedelta
 from functools import cache
@@ -107,6 +108,11 @@ SOURCES = {
         {str(n): pd.DataFrame(columns_of(x, y, c)).drop(columns="client")[c == n] for n in np.unique(c)}
     ),
     "torch": lambda x, y, c, place: FederatedDataset.from_torch(tensors(x, y), c),
+    "torch, and the rows of each client": lambda x, y, c, place: FederatedDataset.from_torch(
+        tensors(x, y), {str(n): np.flatnonzero(c == n) for n in np.unique(c)}
+    ),
+    "torch and client ids": lambda x, y, c, place: as_dataset((tensors(x, y), c)),
+    "tuple of torch": lambda x, y, c, place: as_dataset(tuple(tensors(*rows) for rows in of_each(x, y, c).values())),
     "torch, one a client": lambda x, y, c, place: as_dataset([tensors(*rows) for rows in of_each(x, y, c).values()]),
     "Hugging Face": lambda x, y, c, place: FederatedDataset.from_huggingface(HuggingFace(columns_of(x, y, c))),
     "csv": lambda x, y, c, place: from_folder(write_csv(place / "d.csv", columns_of(x, y, c))),
@@ -313,7 +319,7 @@ WRONG = {
     "a number": (3, "The data are a int: wanted a FederatedDataset"),
     "two arrays": ((np.zeros((2, 2)), [0, 1]), r"Got a tuple of 2: wanted three arrays, \(x, y, client\)"),
     "a list of numbers": ([1, 2], r"Client '0' has a int: wanted a pair \(x, y\)"),
-    "a list of triples": ([(1, 2, 3)], "Client '0' has a tuple: wanted a pair"),
+    "a list of triples": ([(1, 2, 3)], "Client '0' has a tuple of 3: wanted a pair"),
     "nobody": ([], "There are no clients"),
     "a frame without clients": (
         pd.DataFrame({"school": ["a", "a", "b", "b"], "x": [1.0, 2, 3, 4], "label": [0, 1, 0, 1]}),
@@ -427,6 +433,20 @@ def test_impossible_column_options_are_refused_in_one_line(options, line):
     frame = pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1], "who": ["a", "b"]})
     with pytest.raises(InvalidInput, match=line):
         FederatedDataset.from_dataframe(frame, **options)
+
+
+def test_columns_that_are_no_columns_are_refused_in_one_line():
+    frame = pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1], "client": ["a", "b"]})
+    for one, line in (
+        (frame.set_index("client"), "'client' is the index of the data frame, and no column: use frame.reset_index()"),
+        (frame.set_index(["a", "label"]), "'label' is the index of the data frame"),
+        (frame.rename(columns={"a": "label"}), "The data frame has two columns called 'label': rename one"),
+    ):
+        with pytest.raises(InvalidInput, match=re.escape(line)):
+            FederatedDataset.from_dataframe(one)
+    lazy = type("LazyFrame", (), {"collect": lambda self: frame, "columns": property(lambda self: 1 / 0)})()
+    with pytest.raises(InvalidInput, match=r"Got a LazyFrame: .*; call its collect\(\)"):
+        FederatedDataset.from_dataframe(lazy)  # of polars, which warns if it is asked for its columns
 
 
 def test_clients_are_never_dropped_or_merged_silently():

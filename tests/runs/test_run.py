@@ -200,6 +200,14 @@ def test_a_number_that_is_one_clients_name_and_anothers_position_is_refused():
         run.predict(x[:2], client=1)
 
 
+def test_a_client_is_known_by_its_name_as_it_was_given():
+    """Line breaks in names are kept as they are shown, escaped."""
+    x, y, client = small.arrays()
+    run = fit(corymb.FedAvg(rounds=1), (x, y, [f"row\n{number}" for number in client]))
+    assert run.names[1] == "row\\n1"
+    assert (run.predict(x[:2], client="row\n1") == run.predict(x[:2], client="row\\n1")).all()
+
+
 def test_a_number_that_is_a_name_with_zeros_in_front_is_refused():
     x, y, client = small.arrays()
     run = fit(corymb.FedAvg(rounds=1), (x, y, [f"{number + 1:04}" for number in client]))

@@ -2,54 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from corymb.data.clients import Values
+from corymb.data.clients import Values, dealt_rows, is_dealt
 from corymb.data.features import Array, as_array
 from corymb.data.prepare.cells import Column, as_column, joined
 from corymb.data.prepare.pipeline import Source
 from corymb.data.readers.contents import Contents
+from corymb.data.readers.folder import join
 from corymb.data.readers.frames import is_frame, read_frame
 from corymb.data.readers.torch_dataset import as_arrays
 from corymb.settings import InvalidInput, require
 
-Test = float | Values | tuple[Values, Values, Values]
+Owners = Values | Mapping[Any, Values] | Sequence[Values]
+"""A client for each row, or the numbers of the rows that each client has."""
+Test = float | Values | tuple[Values, Values, Owners]
 
 
 def source_of(
     x: Values,
     y: Values | None,
-    client: Values,
+    client: Owners,
     *,
     test: Test,
     names: Sequence[str] | None,
     feature_names: Sequence[str],
 ) -> Source:
     """A source of features, labels (if any) and each row's client; separate test examples are appended as rows."""
-    features, labels, owner = features_in(x), None if y is None else labels_in(y), as_array(client)
+    features, labels = features_in(x), None if y is None else labels_in(y)
     held = _mask(test, len(features if labels is None else labels.kinds))
+    features, labels, owner, rows = _owned(features, labels, client)
+    held = held[rows] if rows is not None and isinstance(held, np.ndarray) else held
     if isinstance(test, tuple):
         require(labels is not None, "Separate test examples need labels for the training examples too: give y.")
         assert labels is not None
-        more, more_labels, more_owner = features_in(test[0]), labels_in(test[1]), as_array(test[2])
+        more, more_labels, more_owner, _ = _owned(features_in(test[0]), labels_in(test[1]), test[2])
         one, other = list(more.shape[1:]), list(features.shape[1:])
         require(one == other, f"Test examples have shape {one}, but training examples {other}: they must agree.")
         held = np.repeat([False, True], [len(features), len(more)])
+        assert more_labels is not None
         features, labels = np.concatenate([features, more]), joined([labels, more_labels])
         owner = np.concatenate([owner, more_owner])
+    source = Source(features, labels, owner, held, names)
+    if rows is not None and not isinstance(test, tuple):
+        source = source._replace(where=lambda row: f"row {rows[row]}")
     if not len(feature_names):
-        return Source(features, labels, owner, held, names)
+        return source
     shape = list(features.shape[1:])
     require(
         [len(feature_names)] == shape,
         f"There are {len(feature_names)} feature names for features of shape {shape}: give one name per feature.",
     )
     columns = {name: as_column(features[:, place], name) for place, name in enumerate(feature_names)}
-    return Source(columns, labels, owner, held, names)
+    return source._replace(x=columns)
+
+
+def _owned(features: Array, labels: Column | None, client: Owners) -> tuple[Array, Column | None, Array, Array | None]:
+    """Features, labels and each row's client; and which rows these are, if clients are given with their rows."""
+    if not is_dealt(client):
+        return features, labels, as_array(client), None  # type: ignore[arg-type]
+    rows, owner = dealt_rows(client, len(features))  # type: ignore[arg-type]
+    many = labels is None or len(labels.kinds) == len(features)
+    require(many, f"x has {len(features)} rows, but y has {labels and len(labels.kinds)}: give one label for each row.")
+    return features[rows], None if labels is None else labels.take(rows), owner, rows
 
 
 def _mask(test: Test, rows: int) -> float | Array:
@@ -122,34 +142,70 @@ def labels_in(y: Values) -> Column:
     return as_column(values, "y")
 
 
-def contents_of_clients(clients: Mapping[str, Any] | Sequence[Any], label: str | None) -> dict[str, Contents]:
-    """The rows of each client, by its name: a pair (x, y), a data frame or a torch data set of pairs."""
+Many = Mapping[Any, Any] | Sequence[Any]
+"""Each client's rows, by name or in a list: a pair (x, y), a data frame or a torch data set of pairs."""
+
+
+def source_of_clients(clients: Many, *, test: float | Many, label: str | None) -> Source:
+    """A source of each client's rows; separate test examples, which clients may lack, are appended as rows."""
+    found = contents_of_clients(clients, label)
+    if not isinstance(test, (Mapping, Sequence)):
+        return join(list(found.values()), test=test, names=list(found))
+    held = contents_of_clients(test, label, "the test examples of client")
+    for name in held:
+        require(name in found, f"There are test examples of client {name!r}, which has no others: give it some.")
+    for name, rows in (*found.items(), *held.items()):
+        require(rows.test is None, f"Client {name!r} has a column 'test', but test is given too: leave out one.")
+    parts = [rows._replace(test=np.full(rows.rows, part is held)) for part in (found, held) for rows in part.values()]
+    return join(parts, test=0.0, names=[*found, *held])
+
+
+def contents_of_clients(clients: Many, label: str | None, whose: str = "client") -> dict[str, Contents]:
+    """The rows of each client, by its name."""
     items = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
     found: dict[str, Contents] = {}
     for name, rows in items:
         require(str(name) not in found, f"Two clients are called {str(name)!r}: rename one.")  # such as 1 and "1"
-        found[str(name)] = _of_client(str(name), rows, label)
+        found[str(name)] = _of_client(f"{whose} {str(name)!r}", rows, label)
     return found
 
 
-def _of_client(name: str, rows: Any, label: str | None) -> Contents:
+def is_pair(rows: object) -> bool:
+    """Whether rows are a tuple (x, y), where x has two axes or more."""
+    return isinstance(rows, tuple) and len(rows) == 2 and np.ndim(rows[0]) > 1
+
+
+def _of_client(whose: str, rows: Any, label: str | None) -> Contents:
     def where(row: int) -> str:
-        return f"client {name!r}, row {row}"
+        return f"{whose}, row {row}"
 
     if is_frame(rows):
         read = read_frame(rows, client=None, label=label, features=None, whole=False)
-        return read._replace(origin=f"client {name!r}", where=where)
+        return read._replace(origin=whose, where=where)
+    at_start = whose[0].upper() + whose[1:]
     if isinstance(rows, Dataset):
-        rows = as_arrays(rows)
-    pair = isinstance(rows, (tuple, list)) and len(rows) == 2
-    require(
-        pair,
-        f"Client {name!r} has a {type(rows).__name__}: wanted a pair (x, y), a data frame or a torch data set.",
-    )
-    x, y = features_in(rows[0]), labels_in(rows[1])
+        with _naming(at_start):
+            rows = as_arrays(rows)
+    pair = isinstance(rows, (tuple, list)) and len(rows) == 2 and not all(map(is_pair, rows))
+    what = f"a {type(rows).__name__}" + (f" of {len(rows)}" if isinstance(rows, (tuple, list)) else "")
+    hint = ", such as its .dataset" if hasattr(rows, "dataset") else ""
+    apart = " (test examples apart, as test={...})" if isinstance(rows, (tuple, list, Mapping)) else ""
+    wanted = f"a pair (x, y), a data frame or a torch data set{hint}{apart}"
+    require(pair, f"{at_start} has {what}: wanted {wanted}.")
+    with _naming(at_start):
+        x, y = features_in(rows[0]), labels_in(rows[1])
     require(
         len(x) == len(y.kinds),
-        f"Client {name!r}: x has {len(x)} rows, but y has {len(y.kinds)}: give one label for each row.",
+        f"{at_start}: x has {len(x)} rows, but y has {len(y.kinds)}: give one label for each row.",
     )
-    require(len(x) > 0, f"Client {name!r} has no rows: give every client data, or leave out the client.")
-    return Contents(f"client {name!r}", x, y, None, None, where)
+    require(len(x) > 0, f"{at_start} has no rows: give every client data, or leave out the client.")
+    return Contents(whose, x, y, None, None, where)
+
+
+@contextmanager
+def _naming(whose: str) -> Iterator[None]:
+    """Say whose data are refused."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(f"{whose}: {error}") from None

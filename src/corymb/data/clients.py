@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
@@ -72,7 +73,10 @@ def name_clients(client: Array, names: Sequence[str] | None = None) -> Clients:
     if client.dtype.kind == "O":
         require(all(isinstance(one, str) for one in client), "Client ids are of mixed types: make all of them text.")
         client = client.astype(np.str_)
-    require(client.dtype.kind in "iuU", f"Client ids are of type {client.dtype}: wanted integers or text.")
+    require(
+        client.dtype.kind in "iuU",
+        f"Client ids are of type {client.dtype}: wanted integers or text (int, str).",
+    )
     if names is not None and client.dtype.kind in "iu":
         return Clients(tuple(names), _positions(client, len(names)))
     found, codes = np.unique(client, return_inverse=True)
@@ -86,6 +90,52 @@ def name_clients(client: Array, names: Sequence[str] | None = None) -> Clients:
     lookup = np.array([number[name] for name in occurring], dtype=np.int64)
     shown = tuple(printable(name) for name in wanted)  # no control characters or line breaks when names are shown
     return Clients(shown if len(set(shown)) == len(wanted) else wanted, lookup[codes])
+
+
+def is_dealt(client: object) -> bool:
+    """Whether clients are given with their rows, in a mapping or a list, instead of a client for each row.
+
+    >>> is_dealt({"a": [0, 2], "b": [1]}), is_dealt([range(2), range(2, 5)]), is_dealt(["a", "b", "a"])
+    (True, True, False)
+    """
+    if isinstance(client, (list, tuple)):  # lists of one each may as well be a column of ids
+        return all(_is_list(one) for one in client) and any(len(one) != 1 for one in client)
+    return isinstance(client, Mapping)
+
+
+def _is_list(one: object) -> bool:
+    return hasattr(one, "__len__") and not isinstance(one, (str, bytes)) and getattr(one, "ndim", 1) > 0
+
+
+def dealt_rows(client: Mapping[Any, Values] | Sequence[Values], rows: int) -> tuple[Array, Array]:
+    """The rows that clients have, client by client, and the client of each of them."""
+    items = list(client.items() if isinstance(client, Mapping) else enumerate(client))
+    names = [str(name) for name, _ in items]
+    for name in [name for name, often in Counter(names).items() if often > 1][:1]:
+        raise InvalidInput(f"Two clients are called {name!r}: rename one.")  # such as 1 and "1"
+    parts = [_row_numbers(name, as_array(part), rows) for name, (_, part) in zip(names, items, strict=True)]
+    ids = np.asarray(names) if isinstance(client, Mapping) else np.arange(len(names))
+    owner = np.repeat(ids, [len(part) for part in parts])
+    chosen = np.concatenate(parts)
+    found, often = np.unique(chosen, return_counts=True)
+    for place in np.flatnonzero(often > 1)[:1]:
+        who = owner[chosen == found[place]]
+        raise InvalidInput(
+            f"Row {found[place]} is given to clients {str(who[0])!r} and {str(who[1])!r}: give every row to one client."
+            if who[0] != who[1]
+            else f"Row {found[place]} is given twice to client {str(who[0])!r}: name every row once."
+        )
+    return chosen, owner
+
+
+def _row_numbers(name: str, part: Array, rows: int) -> Array:
+    require(part.size > 0, f"Client {name!r} has no rows: give every client data, or leave out the client.")
+    numbers = part.ndim == 1 and part.dtype.kind in "iu"
+    got = f"{part.dtype} {list(part.shape)}"
+    require(numbers, f"The rows of client {name!r} are {got}: wanted a list of row numbers, or a client for each row.")
+    for row in part[(part < 0) | (part >= rows)][:1]:
+        raise InvalidInput(f"Client {name!r} has row {row}, but the rows are numbered from 0 to {rows - 1}.")
+    return part.astype(np.int64)
 
 
 def twins(names: Sequence[str]) -> tuple[str, ...]:

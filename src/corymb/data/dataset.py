@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from corymb.choices import Missing, Scale, Task
 from corymb.core.engine import in_order
 from corymb.core.pixels import as_numbers
-from corymb.data.arrays import Test, contents_of_clients, source_of
+from corymb.data.arrays import Many, Owners, Test, source_of, source_of_clients
 from corymb.data.clients import Truth, Values, read_truth, twins
 from corymb.data.features import as_array
 from corymb.data.prepare.named import Categories, Fills
@@ -270,7 +270,7 @@ class FederatedDataset:
         cls,
         x: Values,
         y: Values | None,
-        client: Values,
+        client: Owners,
         *,
         test: Test = 0.2,
         names: Sequence[str] | None = None,
@@ -279,6 +279,9 @@ class FederatedDataset:
         **options: Unpack[Options],
     ) -> FederatedDataset:
         """Arrays (numpy, torch or lists) with a client id, a whole number or text, for each row.
+
+        Instead, `client` may give the numbers of the rows that each client has, in a mapping or a list; other rows are
+        not used.
 
         `test` is the share of each client's rows to hold out (by seed, client's name and row number), a boolean for
         each row, or `(x, y, client)` of the test examples. Clients come in the order of their names, where runs of
@@ -299,23 +302,23 @@ class FederatedDataset:
     @classmethod
     def from_clients(
         cls,
-        clients: Mapping[str, Any] | Sequence[Any],
+        clients: Many,
         *,
         label: str | None = None,
-        test: float = 0.2,
+        test: float | Many = 0.2,
         **options: Unpack[Options],
     ) -> FederatedDataset:
         """Each client's examples, by name or in a list: a pair (x, y), a data frame or a torch data set of pairs.
 
-        Clients of a list are named 0, 1, ...; `label` is the label column of data frames.
+        Clients of a list are named 0, 1, ...; `label` is the label column of data frames. `test` is the share of each
+        client's rows to hold out, or the clients' own test examples in the same form.
 
         >>> data = FederatedDataset.from_clients({"b": ([[0.0]], [0]), "a": ([[1.0], [2.0]], [1, 1])}, test=0)
         >>> data.names, data.sizes.tolist()
         (('a', 'b'), [2, 1])
         """
         require(len(clients) > 0, "There are no clients: give the examples of at least one.")
-        found = contents_of_clients(clients, label)
-        return cls.from_source(join(list(found.values()), test=test, names=list(found)), fallback="clients", **options)
+        return cls.from_source(source_of_clients(clients, test=test, label=label), fallback="clients", **options)
 
     @classmethod
     def from_dataframe(
@@ -332,7 +335,9 @@ class FederatedDataset:
 
         `features` names the columns to use; a column `test` marks the test rows.
         """
-        require(is_frame(frame), f"Got a {type(frame).__name__}: wanted a data frame of pandas, polars or pyarrow.")
+        lazy = "; call its collect()" if hasattr(type(frame), "collect") else ""
+        kind = type(frame).__name__
+        require(is_frame(frame), f"Got a {kind}: wanted a data frame of pandas, polars or pyarrow{lazy}.")
         contents = read_frame(frame, client=client, label=label, features=features)
         return cls.from_source(join([contents], test=test), notes=contents.notes, fallback="data frame", **options)
 
@@ -358,13 +363,15 @@ class FederatedDataset:
     def from_torch(
         cls,
         dataset: Dataset[Any],
-        client: Values,
+        client: Owners,
         *,
-        test: float | Values | tuple[Dataset[Any], Values] = 0.2,
+        test: float | Values | tuple[Dataset[Any], Owners] = 0.2,
         names: Sequence[str] | None = None,
         **options: Unpack[Options],
     ) -> FederatedDataset:
-        """A torch data set of (features, label) pairs with a client id for each; see `from_arrays`.
+        """A torch data set of (features, label) pairs with a client id for each, or each client's rows.
+
+        See `from_arrays`: `client` is such as `["a", "b", "a"]`, or `{"a": [0, 2], "b": [1]}`.
 
         `test` may also be `(dataset, client)`: a data set of test examples and their clients. For a list or a mapping
         of data sets, one per client, use `from_clients`.

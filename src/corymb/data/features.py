@@ -63,7 +63,7 @@ def require_sums(values: Array, names: Sequence[str]) -> None:
     if values.dtype.itemsize < 4 or not values.size:
         return
     with np.errstate(over="ignore", invalid="ignore"):
-        top = np.fmax.reduce(np.abs(values), axis=0)
+        top = np.maximum(np.fmax.reduce(values, axis=0), -np.fmin.reduce(values, axis=0).astype(np.float64))
         large = np.flatnonzero(
             (top > LARGEST) & (top <= np.finfo(np.float32).max)
         )  # larger ones are infinite in float32 and reported as such
@@ -99,9 +99,10 @@ def as_features(x: ArrayLike | Tensor) -> Tensor:
     _require_axes(array)
     if array.dtype.itemsize > 4 and array.dtype.kind in "iu":
         array = array.astype(np.float64)
-    if array.dtype != np.float32 or not array.flags.writeable:  # torch needs writable arrays
+    reversed_axes = any(stride < 0 for stride in array.strides)
+    if array.dtype != np.float32 or not array.flags.writeable or reversed_axes:  # none of which torch takes
         with np.errstate(over="ignore"):
-            array = array.astype(np.float32)
+            array = array.astype(np.float32, order="C")
     return torch.from_numpy(array)
 
 

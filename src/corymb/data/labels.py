@@ -20,7 +20,7 @@ from torch import Tensor
 
 from corymb.choices import Task
 from corymb.data.clients import Clients, majority, spelling
-from corymb.data.features import Array, blurred
+from corymb.data.features import Array, blurred, require_sums
 from corymb.data.prepare.cells import LARGEST_WHOLE, Column, Kind, numeral
 from corymb.data.prepare.columns import looks_like
 from corymb.settings import InvalidInput, require
@@ -196,6 +196,7 @@ def _targets(cells: Column, where: RowName) -> Tensor:
             f"The labels, {numeral(low)} to {numeral(high)}, differ only beyond the 7 digits of float32: "
             f"subtract {numeral(float(f'{low:.3g}'))} from them first."
         )
+    require_sums(cells.values[:, None], ["the labels"])
     with np.errstate(over="ignore"):
         return torch.from_numpy(cells.values.astype(np.float32))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from corymb.data.arrays import is_pair
 from corymb.data.catalogue import DEALT, NAMES
 from corymb.data.dataset import FederatedDataset
 from corymb.data.files import from_folder
@@ -67,11 +68,15 @@ def as_dataset(data: Any, seed: int = 0) -> FederatedDataset:
         return FederatedDataset.from_dataframe(data, seed=seed)
     if is_hugging_face(data):
         return FederatedDataset.from_huggingface(data, seed=seed)
-    if isinstance(data, tuple):
-        require(len(data) == 3, f"Got a tuple of {len(data)}: wanted three arrays, (x, y, client).")
-        return FederatedDataset.from_arrays(*data, seed=seed)
-    if isinstance(data, (Mapping, list)):
+    whole = isinstance(data, tuple) and data and all(isinstance(one, Dataset) or is_pair(one) for one in data)
+    if isinstance(data, (Mapping, list)) or whole:
         return FederatedDataset.from_clients(data, seed=seed)
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Dataset):
+        return FederatedDataset.from_torch(*data, seed=seed)
+    if isinstance(data, tuple):
+        wanted = "three arrays, (x, y, client), a torch data set and client ids, or a list with the data of each client"
+        require(len(data) == 3, f"Got a tuple of {len(data)}: wanted {wanted}.")
+        return FederatedDataset.from_arrays(*data, seed=seed)
     whose = isinstance(data, Dataset)
     require(not whose, "A torch data set does not name its clients: use FederatedDataset.from_torch(data, client).")
     raise InvalidInput(f"The data are a {type(data).__name__}: wanted {WANTED}.")

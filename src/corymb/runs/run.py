@@ -50,7 +50,7 @@ from corymb.runs.serving import (
     served_in,
 )
 from corymb.runs.standardise.objective import Standard, Standardised
-from corymb.settings import InvalidInput, did_you_mean, require
+from corymb.settings import InvalidInput, did_you_mean, printable, require
 from corymb.trees import Params, take
 
 log = logging.getLogger(__name__)
@@ -435,9 +435,10 @@ class Run:
 
     def _position(self, client: str | int) -> int:
         if isinstance(client, str):
-            if client not in self._positions:
+            named = client if client in self._positions else printable(client)  # as names of clients are kept
+            if named not in self._positions:
                 raise InvalidInput(f"There is no client {client!r}. {did_you_mean(client, self.names[:1000])}")
-            return self._positions[client]
+            return self._positions[named]
         place = _integer(client, "client", "the name of a client, or its position")
         other = self._numbered.get(place)
         known = 0 <= place < len(self.names)

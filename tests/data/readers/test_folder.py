@@ -186,7 +186,8 @@ BAD = {
     "notes.txt is a file of an unknown type": {"notes__txt": "hello", "a__csv": CSV["a"]},
     r"files of different types \(.csv, .npz\)": {"a__csv": CSV["a"], "b__npz": ONE},
     "b.csv has no rows": {"a__csv": CSV["a"], "b__csv": "height,age,label\n"},
-    "b.csv is empty": {"a__csv": CSV["a"], "b__csv": ""},
+    "The first line of b.csv is empty: it must name": {"a__csv": CSV["a"], "b__csv": ""},
+    "The first line of a.csv is empty": {"a__csv": "\n" + CSV["a"]},
     "b.csv lacks 'age' and has extra 'weight', compared with a.csv": {
         "a__csv": CSV["a"],
         "b__csv": "height,weight,label\n1,2,cat\n",
@@ -245,7 +246,7 @@ def test_more_complaints(folder):
     path = folder(a__csv=CSV["a"])
     (path / "sub").mkdir()
     for call, complaint in (
-        (lambda: from_folder(path), "sub is a folder: only npz"),
+        (lambda: from_folder(path), "sub is a folder: only npz.* or read its pictures or texts in Python"),
         (lambda: from_folder(path / "none"), "none is not a folder"),
         (
             lambda: from_folder(path / "a.csv"),

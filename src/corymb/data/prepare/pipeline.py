@@ -274,9 +274,9 @@ def _features(
             for what, values in numbers.items():
                 require_sums(values[:, None], [what])
         x = encode(x, plans, source.where, codes=options.scale == "codes")
-    elif x.ndim == 2 and x.dtype.itemsize > 4 and options.scale != "codes":
+    elif x.ndim == 2 and options.scale != "codes":
         require_sums(x, [f"feature {place}" for place in range(x.shape[1])])
-        lost = [f"feature {place}" for place in np.flatnonzero(blurred(x))]
+        lost = [f"feature {place}" for place in np.flatnonzero(blurred(x))] if x.dtype.itemsize > 4 else []
     notes += [f"{what}: large numbers that differ only beyond the 7 digits of float32" for what in lost[:FEW_LISTED]]
     names = tuple(name for plan in plans for name in plan.features) if source.named else ()
     scale: Scale = ("pixels" if is_picture(x) else "standard") if options.scale == "auto" else options.scale

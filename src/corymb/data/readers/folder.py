@@ -74,8 +74,10 @@ def _files(place: Path) -> list[Path]:
 
 def _check_suffix(file: Path) -> None:
     known = file.is_file() and kind_of(file) in SUFFIXES
-    what = "a folder" if file.is_dir() else "a file of an unknown type"
-    require(known, f"{file} is {what}: only {KINDS} files can be read; remove it from the folder.")
+    what, or_else = "a file of an unknown type", ""
+    if file.is_dir():
+        what, or_else = "a folder", ", or read its pictures or texts in Python and give arrays"
+    require(known, f"{file} is {what}: only {KINDS} files can be read; remove it from the folder{or_else}.")
 
 
 def _read(

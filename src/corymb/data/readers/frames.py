@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ from corymb.settings import InvalidInput, require
 
 def is_frame(data: object) -> bool:
     """Whether an object is a data frame: columns by name, each with `to_numpy`."""
-    return hasattr(data, "columns") and hasattr(data, "__getitem__") and hasattr(data, "shape")
+    return hasattr(data, "shape") and hasattr(data, "columns") and hasattr(data, "__getitem__")
 
 
 def is_hugging_face(data: object) -> bool:
@@ -41,7 +42,11 @@ def read_frame(frame: Any, *, client: str | None, label: str | None, features: N
     client, label = _name(client, "client"), _name(label, "label")
     keys = _keys(frame)
     names = [str(key) for key in keys]
-    require(len(set(names)) == len(names), "The data frame has two columns of one name: rename one.")
+    for name in [name for name, often in Counter(names).items() if often > 1][:1]:
+        raise InvalidInput(f"The data frame has two columns called {name!r}: rename one.")
+    wanted = {*([client or CLIENT] if whole else []), label or LABEL} - set(names)
+    for name in [name for name in getattr(getattr(frame, "index", None), "names", ()) if name in wanted][:1]:
+        raise InvalidInput(f"{name!r} is the index of the data frame, and no column: use frame.reset_index().")
     values = {name: _values(frame[key]) for name, key in zip(names, keys, strict=True)}
     named = [client or CLIENT] if whole else ()
     found = _sorted(typed_columns(values, named, "the data frame"), client, label, features, whole)

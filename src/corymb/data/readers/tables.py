@@ -129,7 +129,7 @@ def _delimiter(file: IO[str], what: str) -> str:
 
 def _header(rows: Iterator[list[str]], path: Path) -> list[str]:
     header = next(rows, [])
-    require(len(header) > 0, f"{path.name} is empty: its first line must name the columns.")
+    require(len(header) > 0, f"The first line of {path.name} is empty: it must name the columns.")
     names = [name.strip() for name in header]
     _check_distinct(names, path.name)
     return names
