@@ -95,9 +95,10 @@ class Lengths(NamedTuple):
     length: Tensor  # n, float64
     group: Tensor  # n
 
-    def allowing(self, larger: Tensor) -> Lengths:
-        """Lengths divided by the extra length allowed to clients with `larger` times the usual number of examples."""
-        return self._replace(length=self.length / larger.clamp(1, LARGER).to(self.length))
+    def allowing(self, larger: Tensor, most: float = LARGER) -> Lengths:
+        """Lengths divided by the extra length, up to `most`, allowed to clients with `larger` times the usual number of
+        examples."""
+        return self._replace(length=self.length / larger.clamp(1, most).to(self.length))
 
     @staticmethod
     def none(n: int) -> Lengths:
@@ -167,15 +168,19 @@ def _values_of(rows: Tree) -> Tree:
 
 
 def largest_possible(
-    rows: Tree, near: Near | None, lengths: Lengths, models: Tensor | None = None, weight: Tensor | None = None
+    rows: Tree,
+    near: Near | None,
+    lengths: Lengths,
+    models: Tensor | None = None,
+    weight: Tensor | None = None,
+    extra: float = LARGER,
 ) -> Tensor | None:
     """An upper bound on the magnitude of each row's values, from its distance to where it started: n.
 
-    `models` are the lengths of the models in `near`, and `weight` the rows' weights on the CPU, if known. None if
-    lengths give no bound. NaN propagates.
+    `models` are the lengths of the models in `near`, and `weight` the rows' weights on the CPU, if known; `extra` is
+    the most that `Lengths.allowing` divided by. None if lengths give no bound. NaN propagates.
     """
-    # LARGER undoes `Lengths.allowing`; the factor 2 is far more than rounding in float32 needs.
-    length = 2 * LARGER * lengths.length
+    length = 2 * extra * lengths.length  # the factor 2 is far more than rounding in float32 needs
     if not isinstance(rows, Share) or not isinstance(rows.value, dict):
         return None
     if near is None:

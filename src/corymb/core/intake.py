@@ -18,6 +18,7 @@ from torch import Tensor
 from corymb.core.client import Share, Shares, Slot
 from corymb.core.engine import Call, Part, Rejection, Verb
 from corymb.core.guard import (
+    LARGER,
     Bounds,
     Deviations,
     Lengths,
@@ -305,7 +306,8 @@ class Intake:
     def _row_faults(self, places: Tensor, rows: Tree, lengths: Lengths | None, checks: _Checks) -> dict[int, str]:
         at_most = None
         if lengths is not None and checks.deviations is not None:
-            at_most = largest_possible(rows, self._near_to(places), lengths, self._models, checks.deviations.weight)
+            near, weight = self._near_to(places), checks.deviations.weight
+            at_most = largest_possible(rows, near, lengths, self._models, weight, self._most_extra)
         return row_faults(rows, checks.of_rows, at_most)
 
     def _lengths(self, places: Tensor, rows: Tree, checks: _Checks) -> Lengths | None:
@@ -314,13 +316,19 @@ class Intake:
             return None
         if self._models is None and self._near is not None:
             self._models = model_lengths(self._near.models, checks.deviations.models)
-        return lengths_of(checks.deviations, rows, self._near_to(places)).allowing(self._larger[places])
+        lengths = lengths_of(checks.deviations, rows, self._near_to(places))
+        return lengths.allowing(self._larger[places], self._most_extra)
 
     @cached_property
     def _larger(self) -> Tensor:
         """Each asked client's number of examples, as a multiple of the median."""
         sizes = self._sizes.double()
         return sizes / sizes.median().clamp_min(1) if len(sizes) else sizes
+
+    @cached_property
+    def _most_extra(self) -> float:
+        """The most extra length for a client with many examples: statistics, near no model, are as long as it has."""
+        return LARGER if self._near is not None else float(self._larger.amax().clamp_min(LARGER))
 
     def _misfit(self, value: Tree, *, summed: bool = False) -> str | None:
         return None if self._near is None else misfit(value, self._near, summed=summed)
@@ -357,7 +365,8 @@ class Intake:
             lengths = measure(part.value, self._near_to(places), len(ids))
             if lengths is not None:
                 larger = self._larger[places]  # for a sum over several clients, use the largest
-                lengths = lengths.allowing(larger.amax().expand(len(ids)) if self.verb == "sum" else larger)
+                larger = larger.amax().expand(len(ids)) if self.verb == "sum" else larger
+                lengths = lengths.allowing(larger, self._most_extra)
         form = EVERYBODYS if self._is_checked(part) else part_signature(part, self.verb)
         pile = self._piles.setdefault((form, None), _Pile())
         pile.add(part.value, _Added(ids, lengths, {}, part.host, part_bytes(part, self.verb)))
