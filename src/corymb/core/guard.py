@@ -96,8 +96,10 @@ class Lengths(NamedTuple):
     group: Tensor  # n
 
     def allowing(self, larger: Tensor, most: float = LARGER) -> Lengths:
-        """Lengths divided by the extra length, up to `most`, allowed to clients with `larger` times the usual number of
-        examples."""
+        """Lengths divided by the extra length allowed to clients with `larger` times the usual number of examples.
+
+        The extra length is at most `most` times the usual one.
+        """
         return self._replace(length=self.length / larger.clamp(1, most).to(self.length))
 
     @staticmethod
