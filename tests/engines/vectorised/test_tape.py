@@ -24,7 +24,7 @@ def played(tapes: Tapes) -> list[bool]:
 class StepsAsWritten(Steps):
     """Every step as it is written."""
 
-    replays = False
+    uses_tapes = False
 
 
 class Unplayed(Kernels):

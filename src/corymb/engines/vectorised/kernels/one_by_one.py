@@ -52,7 +52,7 @@ def descend_one_by_one(
         params = copied(params)
     # On a CPU, torch runs a GRU or an RNN as a loop of small operations, which is faster than replaying them.
     pays = all(one.kind == "lstm" for one in traits.recurrences)
-    tapes, losses = steps.tapes if steps.replays and pays else None, dict[int, Tensor]()
+    tapes, losses = steps.tapes if steps.uses_tapes and pays else None, dict[int, Tensor]()
     recurrences = traits.recurrences if steps.device == "cuda" and not steps.mixed else ()
     clients = _SingleClients(on, key, how)
 

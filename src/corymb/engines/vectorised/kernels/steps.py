@@ -57,12 +57,12 @@ class Steps:
     graphs: Graphs
 
     @property
-    def captures(self) -> bool:
+    def uses_graphs(self) -> bool:
         """Whether steps are captured as CUDA graphs."""
         return self.device == "cuda"
 
     @property
-    def replays(self) -> bool:
+    def uses_tapes(self) -> bool:
         """Whether steps are replayed: not on a GPU, where bits vary, nor with autocast, which caches its casts."""
         return self.device == "cpu" and not self.mixed
 
@@ -84,7 +84,7 @@ class Steps:
             own, on, drawn, portion = _grouped(inputs, params, draws, part)
             return (fused_step(objective, own, on, drawn, lr, portion, span),)
 
-        if not self.replays:
+        if not self.uses_tapes:
             return fused_step(objective, params, batch, draws, lr, part, span)
         draws = self.tapes.prepare(objective, draws)
         inputs = [*params.values(), *batch, *draws.tensors, *(() if part is None else (part,))]
@@ -104,7 +104,7 @@ class Steps:
             found, loss = gradients(objective, own, on, drawn, traits=self.traits)
             return *found.values(), loss
 
-        if not self.replays:
+        if not self.uses_tapes:
             *found, loss = step([*params.values(), *batch, *draws.tensors])
             return found, loss
         draws = self.tapes.prepare(objective, draws)

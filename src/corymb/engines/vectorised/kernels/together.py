@@ -47,14 +47,14 @@ def descend_together(
         params |= span.begin(start, on)
     lr, of = how.lr, (objective, name, how.plain)
     rates = torch.full_like(on.weight[:, 0], lr) if part is None else lr * part
-    if name == "fused" and steps.captures:  # a graph takes step sizes as an input; the steps before it do so too
+    if name == "fused" and steps.uses_graphs:  # a graph takes step sizes as an input; the steps before it do so too
         lr, part = 1.0, rates
     before, player, stepper, slopes = torch.empty(0), None, None, list[Tensor]()
     for taken, (batch, active, draws) in enumerate(batches):
         watch.report(taken / total)
         first = not draws.step
         soon = first or (how.steps or 0) - draws.step >= LONG_DESCENT
-        if player is None and soon and steps.captures:
+        if player is None and soon and steps.uses_graphs:
             player = steps.player(of, params, batch, draws, rates, span)
             params = params if player is None else player.params
             if stepper is not None:
@@ -70,7 +70,7 @@ def descend_together(
             loss = steps.fused(objective, params, batch, draws, lr, part, span, losses_wanted=first)
         else:
             slopes, loss = steps.slopes(objective, params, batch, draws)
-        if player is None and steps.captures:
+        if player is None and steps.uses_graphs:
             steps.graphs.count(of, params, batch, draws)
         if stepper is not None and slopes:  # fused steps of finished clients are 0: their examples have weight 0
             stepper.step(slopes, active)
