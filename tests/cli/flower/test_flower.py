@@ -398,6 +398,18 @@ def test_status_names_a_node_that_cannot_start(made, monkeypatch, capsys):
         assert ("cannot start: no such file" in capsys.readouterr().out) == bool(problem)
 
 
+def test_status_says_that_a_process_was_killed(made, monkeypatch, capsys):
+    state = state_of(made)
+    remember(state.processes, [Process("node-0", os.getpid(), "another time")])
+    state.node("node-0").mkdir(parents=True)
+    (state.node("node-0") / READY).write_text(json.dumps({"problem": ""}))
+    monkeypatch.setattr(flower_up, "answers", lambda address: True)
+    monkeypatch.setattr(flower_up, "online", lambda federation, state: ["1"])  # Flower takes a minute to notice
+    assert status() == 1
+    said = capsys.readouterr().out
+    assert f"it ended: it was killed, or its log says why ({state.log('node-0')})" in said
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
