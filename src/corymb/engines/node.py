@@ -78,6 +78,7 @@ class _Session:
         self.at = START  # the version of the memory in this process
         self.path = [START]  # the versions that the memory in this process can go back to
         self.last: tuple[str, bytes] | None = None
+        self.functions: set[str] = set()  # those called so far in this process
 
     @property
     def memory(self) -> Any:
@@ -226,6 +227,7 @@ class Node:
             if self.folder is not None:
                 write_file(self._folder(name) / OPENED, pack({"objective": recipe}))
             self._hold(name, session)  # only now: one that is not on disk would be lost with this process
+            log.info("session %s opened: %s", name, session.engine.objective.describe()[:200])
         wanted = made_from(recipe, self.allow).describe()
         if session.engine.objective.describe() != wanted:
             raise WireError(f"session {name!r} has another objective than the one asked for, {wanted[:100]}")
@@ -239,6 +241,9 @@ class Node:
             )
         parsed = _read_call(request, len(self.engine.names))
         session = self._session(request["session"])
+        if (function := parsed.call.fn.name) not in session.functions:
+            session.functions.add(function)
+            log.info("session %s: %s for %d clients", request["session"], function, len(parsed.ids))
         began = time.perf_counter()
         part = session.run(parsed)
         spent = time.perf_counter() - began
