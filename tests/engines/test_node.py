@@ -125,14 +125,17 @@ def test_a_repeated_message_gets_the_same_reply_and_is_run_once():
     assert visits(ask(there, visit((0, 2), since=(0, 1)))) == [2.0] * N
 
 
-def test_the_log_names_each_session_and_each_function_that_it_was_asked_to_run_once(caplog):
+def test_the_log_names_each_session_and_each_function_that_it_was_asked_to_run_once(caplog, monkeypatch):
+    monkeypatch.setattr(LinearRegression, "describe", lambda objective: "linear\n  (0): three features")  # as a module
     caplog.set_level(logging.INFO, "corymb.engines.node")
     there = opened(node())
     for clock in (1, 2):
         ask(there, visit((0, clock)))
     said = [record.getMessage() for record in caplog.records]
-    assert said[0].startswith("session s opened: linear regression")
-    assert said[1:] == [f"session s: {count_visits.name} for {N} clients"]
+    assert said == [
+        "session s opened: linear (0): three features",
+        f"session s: {count_visits.name} for {N} clients",
+    ]
 
 
 def test_writes_of_lost_replies_are_discarded_and_late_messages_do_no_harm():

@@ -227,7 +227,7 @@ class Node:
             if self.folder is not None:
                 write_file(self._folder(name) / OPENED, pack({"objective": recipe}))
             self._hold(name, session)  # only now: one that is not on disk would be lost with this process
-            log.info("session %s opened: %s", name, session.engine.objective.describe()[:200])
+            log.info("session %s opened: %s", name, " ".join(session.engine.objective.describe().split())[:200])
         wanted = made_from(recipe, self.allow).describe()
         if session.engine.objective.describe() != wanted:
             raise WireError(f"session {name!r} has another objective than the one asked for, {wanted[:100]}")
