@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shlex
 import tomllib
 import types
@@ -23,6 +24,19 @@ LONGEST_FILE = 10**7
 
 class InvalidInput(ValueError):
     """Invalid user input: one line with what was received, what was expected and how to fix it."""
+
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+"""The names of nodes and of their sessions, which are names of folders too."""
+
+
+def check_node_name(name: str) -> None:
+    """Require a name that a node may have."""
+    require(
+        PLAIN_NAME.fullmatch(name) is not None,
+        f"A node's name has letters, digits, dots, dashes and underscores, and starts with a letter or digit, got "
+        f"{name!r}.",
+    )
 
 
 def split_address(address: str) -> tuple[str, int]:

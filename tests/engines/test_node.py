@@ -1,6 +1,7 @@
 """A node answers every message, runs only what it allows, and discards memory writes of lost replies."""
 
 import errno
+import logging
 
 import pytest
 import torch
@@ -122,6 +123,19 @@ def test_a_repeated_message_gets_the_same_reply_and_is_run_once():
     assert there.answer(pack(visit((0, 1)))) == first
     assert visits(unpack(first, ("corymb",))) == [1.0] * N
     assert visits(ask(there, visit((0, 2), since=(0, 1)))) == [2.0] * N
+
+
+def test_the_log_names_each_session_and_each_function_that_it_was_asked_to_run_once(caplog, monkeypatch):
+    monkeypatch.setattr(LinearRegression, "describe", lambda objective: "linear\n  (0): three features")  # as a module
+    caplog.set_level(logging.INFO, "corymb.engines.node")
+    there = opened(node())
+    for clock in (1, 2):
+        ask(there, visit((0, clock)))
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "session s opened: linear (0): three features",
+        f"session s: {count_visits.name} for {N} clients",
+    ]
 
 
 def test_writes_of_lost_replies_are_discarded_and_late_messages_do_no_harm():

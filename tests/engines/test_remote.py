@@ -164,6 +164,18 @@ def test_a_stranger_cannot_take_a_nodes_place(tmp_path):
     assert sum("it is another one" in line for line in said) == 1  # not at every poll
 
 
+def test_a_node_that_is_back_under_another_name_is_named_with_the_one_that_it_had(tmp_path):
+    fed, transport = federation(folder=tmp_path, patience=Patience(1.2, 1))
+    same = transport.nodes.pop("node-1").__self__
+    transport.nodes["elsewhere"] = Node(same.engine, "node-9", folder=tmp_path / "node-9").answer
+    with collected_warnings() as said:
+        assert set(visits(fed)[1]) == {"client-1", "client-4"}
+    hints = [line for line in said if "takes no part in this run" in line]
+    assert len(hints) == 1  # not at every poll
+    assert "node node-9 has clients of node node-1" in hints[0]
+    assert "start it as node-1, with that one's --state" in hints[0]
+
+
 @pytest.mark.parametrize("place", ["node-1", "elsewhere"])  # with a key, a node has the same address again
 @pytest.mark.parametrize("sizes", [(3, 9, 5, 6, 7), (3, 4, 5, 6, 7, 8, 9, 3)])
 def test_a_node_that_is_back_with_other_data_takes_no_part(place, sizes, tmp_path):

@@ -483,6 +483,18 @@ def test_a_client_whose_model_is_not_in_the_folder_gets_a_line(tmp_path, monkeyp
     assert "\n" not in str(error.value)
 
 
+def test_a_client_whose_model_stayed_at_a_node_gets_a_line_that_says_what_has_it(tmp_path):
+    x, y, client = small.arrays()
+    corymb.fit(corymb.Alone(rounds=1), (x, y, client), out=tmp_path / "run")
+    (tmp_path / "run" / OWN).unlink()
+    loaded = corymb.Run.load(tmp_path / "run")
+    on_a_federation = replace(loaded, config={**loaded.config, "engine": "flower"})
+    with pytest.raises(InvalidInput, match="The model of client '0' stayed at its node") as error:
+        on_a_federation.predict(x, client=0)
+    assert "run.predict and run.module ask the node" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("damage", ["cut", "clients", "shape", "names", "no models"])
 def test_a_file_of_clients_models_that_is_damaged_gets_a_line(damage, tmp_path):
     x, y, client = small.arrays()

@@ -12,7 +12,6 @@ import errno
 import hashlib
 import logging
 import platform
-import re
 import secrets
 import sys
 import time
@@ -29,14 +28,13 @@ from corymb.engines.host import HasHost, one_line
 from corymb.engines.node_journal import NodeJournal, write_file
 from corymb.messages import OURS, call_from_tree, part_to_tree
 from corymb.objectives.recipe import made_from
-from corymb.settings import InvalidInput, first_line, require
+from corymb.settings import PLAIN_NAME, InvalidInput, check_node_name, first_line
 from corymb.trees import Tree
 from corymb.wire import SCRIPT, NotAllowed, NotHere, WireError, pack, unpack
 
 log = logging.getLogger(__name__)
 OPENED = "session.safetensors"
 TOKEN = "token"
-SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 FORMAT = 1
 """The version of the message format, which must be the same on both sides."""
 MOST_SESSIONS = 4
@@ -80,6 +78,7 @@ class _Session:
         self.at = START  # the version of the memory in this process
         self.path = [START]  # the versions that the memory in this process can go back to
         self.last: tuple[str, bytes] | None = None
+        self.functions: set[str] = set()  # those called so far in this process
 
     @property
     def memory(self) -> Any:
@@ -150,11 +149,7 @@ class Node:
     """
 
     def __init__(self, engine: HasHost, name: str, *, allow: Sequence[str] = (), folder: Path | None = None) -> None:
-        require(
-            bool(SESSION.fullmatch(name)),
-            f"A node's name has letters, digits, dots, dashes and underscores, and starts with a letter or digit, got "
-            f"{name!r}.",
-        )
+        check_node_name(name)
         self.engine: Any = engine
         self.name, self.folder = name, folder
         self.allow = (*OURS, *(package for package in allow if package not in OURS))
@@ -232,6 +227,7 @@ class Node:
             if self.folder is not None:
                 write_file(self._folder(name) / OPENED, pack({"objective": recipe}))
             self._hold(name, session)  # only now: one that is not on disk would be lost with this process
+            log.info("session %s opened: %s", name, " ".join(session.engine.objective.describe().split())[:200])
         wanted = made_from(recipe, self.allow).describe()
         if session.engine.objective.describe() != wanted:
             raise WireError(f"session {name!r} has another objective than the one asked for, {wanted[:100]}")
@@ -245,6 +241,9 @@ class Node:
             )
         parsed = _read_call(request, len(self.engine.names))
         session = self._session(request["session"])
+        if (function := parsed.call.fn.name) not in session.functions:
+            session.functions.add(function)
+            log.info("session %s: %s for %d clients", request["session"], function, len(parsed.ids))
         began = time.perf_counter()
         part = session.run(parsed)
         spent = time.perf_counter() - began
@@ -282,7 +281,7 @@ class Node:
 
 
 def _session_name(name: Any) -> str:
-    if not isinstance(name, str) or not SESSION.fullmatch(name):
+    if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name):
         raise WireError("the message names no session.")
     return name
 

@@ -132,6 +132,7 @@ class RemoteEngine:
         self.traffic = _Traffic()
         self._left_out: dict[str, str] = {}  # addresses of nodes that were left out, and why
         self._impostors: set[str] = set()  # addresses of nodes that have the name of another one
+        self._newcomers: set[str] = set()  # addresses of nodes that are not of this run
         self._unable: dict[str, set[str]] = {}  # by function, the nodes that cannot run it
         self._known = self._gather(expect or 1, wait)
         self._join(list(self._known.values()))
@@ -255,14 +256,30 @@ class RemoteEngine:
         strangers = [address for address in online if address not in taken]
         for address, hello in self._say_hello(strangers).items():
             known = self._hosts.get(str(hello["name"]))
-            if known is None or known.name not in missing:
-                continue  # not a node of this run, or one with the name of a node that is online
+            if known is None:
+                self._note_newcomer(address, hello, missing)
+                continue
+            if known.name not in missing:
+                continue  # it has the name of a node that is online
             if hello["token"] != known.token:
                 if address not in self._impostors:
                     log.warning("a node calls itself %s, but it is another one: it is left out", known.name)
                 self._impostors.add(address)
                 continue
             self._address[known.name] = address
+
+    def _note_newcomer(self, address: str, hello: Mapping[str, Any], missing: Collection[str]) -> None:
+        """Warn once about a node that is not of this run but has clients for which the run waits."""
+        if address in self._newcomers:
+            return
+        self._newcomers.add(address)
+        theirs = {name: {self.names[client] for client in self._hosts[name].clients.tolist()} for name in missing}
+        known = next((name for name, clients in theirs.items() if not clients.isdisjoint(hello["clients"])), None)
+        if known is not None:
+            line = (
+                "node %s has clients of node %s, but takes no part in this run: start it as %s, with that one's --state"
+            )
+            log.warning(line, hello["name"], known, known)
 
     # ---- the engine's interface
 

@@ -498,11 +498,17 @@ class Run:
             return ask_served(*self.serving, self.snapshot, position)
         if self.served == "own":
             kept = None if self._own is None else self._own.at(position)
+            if kept is None and self.config["engine"] == "flower":
+                raise InvalidInput(
+                    f"The model of client {self.names[position]!r} stayed at its node and is not in the run's folder. "
+                    "Only the run that fit returned in Python has it: run.predict and run.module ask the node. Or run "
+                    "an algorithm whose server has the models, such as ifca."
+                )
             if kept is None:
                 raise InvalidInput(
                     "The model of this client stayed with it and is not in the run's folder (models are saved when a "
-                    "run in one process ends, not on a federation): predict with the run that fit returned, resume a "
-                    "run that was killed, or run an algorithm whose server has the models, such as ifca."
+                    "run in one process ends): predict with the run that fit returned, resume a run that was killed, "
+                    "or run an algorithm whose server has the models, such as ifca."
                 )
             return kept
         losses = None if self.losses is None else self.losses[position]

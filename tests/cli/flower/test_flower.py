@@ -6,6 +6,7 @@ import json
 import operator
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -242,6 +243,29 @@ def test_processes_that_end_are_restarted_and_all_end_together(tmp_path):
     assert not alive(second)
 
 
+SAYS_WHAT_ENDED_IT = """
+import pathlib, signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: (pathlib.Path(sys.argv[1]).write_text(str(int(number))), sys.exit()))
+pathlib.Path(sys.argv[1]).write_text("ready")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_processes_are_ended_by_the_one_that_started_them_not_by_the_terminal(number, tmp_path):
+    note = tmp_path / "note"
+    child = [sys.executable, "-c", SAYS_WHAT_ENDED_IT, str(note)]
+    command = [sys.executable, "-m", "corymb.cli.flower.supervise", str(tmp_path), "child", *child]
+    keeper = subprocess.Popen(command, process_group=0)
+    until = time.monotonic() + 30
+    while not note.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    os.killpg(keeper.pid, number)  # as a terminal does with Ctrl-C, or when it is closed
+    assert keeper.wait(30) == 0
+    assert note.read_text() == str(int(signal.SIGTERM))
+
+
 def test_all_state_is_in_one_folder(tmp_path):
     state = state_of(tmp_path)
     places = [state.secret, state.ca, state.processes, state.superlink, state.log("x"), state.node("a")]
@@ -374,6 +398,18 @@ def test_status_names_a_node_that_cannot_start(made, monkeypatch, capsys):
         assert ("cannot start: no such file" in capsys.readouterr().out) == bool(problem)
 
 
+def test_status_says_that_a_process_was_killed(made, monkeypatch, capsys):
+    state = state_of(made)
+    remember(state.processes, [Process("node-0", os.getpid(), "another time")])
+    state.node("node-0").mkdir(parents=True)
+    (state.node("node-0") / READY).write_text(json.dumps({"problem": ""}))
+    monkeypatch.setattr(flower_up, "answers", lambda address: True)
+    monkeypatch.setattr(flower_up, "online", lambda federation, state: ["1"])  # Flower takes a minute to notice
+    assert status() == 1
+    said = capsys.readouterr().out
+    assert f"it ended: it was killed, or its log says why ({state.log('node-0')})" in said
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -386,6 +422,12 @@ def test_status_names_a_node_that_cannot_start(made, monkeypatch, capsys):
         ("run federation ifca --k 2", "'federation' stands for the data held by the nodes of a federation: corymb run"),
         ("flower node a --superlink here --data x:y --state s", "wanted HOST:PORT"),
         ("flower node a --superlink here:1 --data x:y --state s --ca no.pem", "There is no file no.pem"),
+        ("flower node a/b --superlink here:1 --data x:y --state s", "A node's name has letters, digits"),
+        ("flower node a --superlink here:1 --data x:y --state s --engine flower", 'Choose from: "vectorised"'),
+        ("flower node a --superlink here:1 --data x:y --state s --precision half", 'Choose from: "float32"'),
+        ("flower node a --superlink here:1 --data x:y --state s --number 3 --of 3", "wanted 0 to 2 with --of 3, got 3"),
+        ("flower node a --superlink here:1 --data x:y --state s --poll 0", "--poll must be positive, got 0"),
+        ("flower node a --superlink here:1 --data x:y --state s --client_seconds -1", "--client_seconds must be pos"),
     ],
 )
 def test_typing_errors_are_refused_before_anything_is_sent(line, says, tmp_path, monkeypatch, capsys):
@@ -393,6 +435,15 @@ def test_typing_errors_are_refused_before_anything_is_sent(line, says, tmp_path,
     assert main(line.split()) == 2
     assert says in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_cannot_write_its_state_says_which_folder(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    state = tmp_path / "file" / "state"
+    assert main(["flower", "node", "a", "--superlink", "here:1", "--data", "x:y", "--state", str(state)]) == 4
+    line = capsys.readouterr().err
+    assert f"cannot keep anything in {state} (Not a directory)" in line
+    assert line.count("\n") == 1
 
 
 def test_what_an_algorithm_of_densities_reads_is_for_nodes_to_say():

@@ -5,7 +5,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -13,7 +13,8 @@ from corymb.cli.flower.admission import check_files, connection_problem
 from corymb.cli.flower.folder import free_port, make_secret
 from corymb.cli.flower.node_settings import READY, NodeSettings, report, write_settings
 from corymb.cli.flower.supervise import keep_running
-from corymb.settings import InvalidInput, require, split_address
+from corymb.runs.settings import Precision
+from corymb.settings import InvalidInput, check_node_name, require, split_address
 
 REFUSED = "refused"
 """The file in which the SuperNode's process writes why it was refused."""
@@ -36,9 +37,11 @@ def node(
         Path | None, Parameter(help="The federation's CA certificate; without one, nothing is encrypted.")
     ] = None,
     key: Annotated[Path | None, Parameter(help="This node's private key, registered at the SuperLink.")] = None,
-    engine: Annotated[str, Parameter(help="vectorised or loop.")] = "vectorised",
+    engine: Annotated[
+        Literal["vectorised", "loop"], Parameter(help="How clients are run: together, or one after the other.")
+    ] = "vectorised",
     device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    precision: Annotated[str, Parameter(help="float32, tf32, bfloat16 or float64; the same on all nodes.")] = "float32",
+    precision: Annotated[Precision, Parameter(help="Precision of arithmetic; the same on all nodes.")] = "float32",
     client_seconds: Annotated[float | None, Parameter(help="Stop a client's work after this many seconds.")] = None,
     poll: Annotated[float, Parameter(help="Seconds between two polls for messages.")] = 1.0,
     stock: Annotated[
@@ -49,12 +52,12 @@ def node(
     """Start a SuperNode and the process that holds the clients, and keep both running."""
     require(key is None or ca is not None, "A node's key needs TLS: give --ca too.")
     split_address(superlink)
+    check_node_name(name)
+    require(0 <= number < of, f"--number counts the nodes from 0: wanted 0 to {of - 1} with --of {of}, got {number}.")
+    for option, seconds in (("client_seconds", client_seconds), ("poll", poll)):
+        require(seconds is None or seconds > 0, f"--{option} must be positive, got {seconds}.")
     check_files(ca, key)
-    state = state.resolve()
-    state.mkdir(parents=True, exist_ok=True)
-    (state / READY).unlink(missing_ok=True)
-    port = free_port()
-    secret = make_secret(state / "secret")
+    state, port = state.resolve(), free_port()
     settings = NodeSettings(
         name=name,
         number=number,
@@ -62,7 +65,7 @@ def node(
         data=data,
         folder=str(state / "sessions"),
         runtime=f"127.0.0.1:{port}",
-        secret=str(secret),
+        secret=str(state / "secret"),
         allow=tuple(allow or ()),
         engine=engine,
         device=device,
@@ -71,11 +74,11 @@ def node(
     )
     if stock:
         settings = replace(settings, socket=str(state / "node.sock"))
-    write_settings(state / "node.json", settings)
+    _prepare(state, settings)
     secure = ["--insecure"] if ca is None else ["--root-certificates", str(ca.resolve())]
     signed = [] if key is None else ["--auth-supernode-private-key", str(key.resolve())]
     config = ["--node-config", f"socket={json.dumps(settings.socket)}"] if stock else []
-    isolation = [] if stock else ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    isolation = [] if stock else ["--isolation", "process", "--superexec-auth-secret-file", settings.secret]
     supernode = [
         sys.executable,
         "-m",
@@ -101,6 +104,20 @@ def node(
         report(settings, problem)
         raise InvalidInput(problem)
     return 0
+
+
+def _prepare(state: Path, settings: NodeSettings) -> None:
+    """Make the node's folder, with its secret and its settings."""
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        (state / READY).unlink(missing_ok=True)
+        make_secret(state / "secret")
+        write_settings(state / "node.json", settings)
+    except OSError as error:
+        raise OSError(
+            f"This node cannot keep anything in {state} ({error.strerror}): give --state a folder that it may write "
+            "to, on a disk with space."
+        ) from None
 
 
 class Admission:

@@ -55,7 +55,8 @@ def keep_running(
                 print(f"{name} ended with {process.returncode}: it is started again in {waits[name]:.0f} s", flush=True)
                 due[name], waits[name] = now + waits[name], min(STEADY, waits[name] * 2)
             if now >= due.get(name, 0.0):
-                running[name] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+                # in a group of their own: Ctrl-C in a terminal is for this process, which ends them in order
+                running[name] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0)
                 started[name] = now
                 due.pop(name, None)
                 remember(state / RECORD, [_known(n, p) for n, p in running.items()])
@@ -84,6 +85,8 @@ def _on_signals(stop: Callable[[], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores that its terminal was closed
+        signal.signal(signal.SIGHUP, handle)
 
 
 if __name__ == "__main__":

@@ -219,9 +219,10 @@ def status(*, folder: Folder = Path()) -> int:
         if running and problem != "":
             bad += 1
             print(f"  {'still reads its data' if problem is None else f'cannot start: {problem}'}")
-        elif problem:
+        elif not running:
             bad += 1
-            print(f"  it ended: {problem}")
+            why = problem or f"it was killed, or its log says why ({state.log(process.name)})"
+            print(f"  it ended: {why}; `corymb flower down` and `up` start it again")
         inside = state.superlink if process.name == SUPERLINK else state.node(process.name)
         for inner in remembered(inside / RECORD):
             print(f"  {inner.name:10} pid {inner.pid:<8} {'running' if alive(inner) else 'ended'}")

@@ -46,7 +46,7 @@ class RunGrid:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._task = _take_run(link)
+        self._task, self._closed = _take_run(link), False
 
     @property
     def run_id(self) -> int:
@@ -72,22 +72,26 @@ class RunGrid:
     def _tried(self, do: Callable[[], T]) -> T:
         """Call `do`; if Flower has abandoned the run, start a new one and raise GridChanged.
 
-        Flower abandons a run after a long outage of its SuperLink, for example.
+        Flower abandons a run after a long outage of its SuperLink, for example. A new one is also started if the grid
+        is used after it was closed: a client that keeps its model is asked for it after the run.
         """
         try:
-            if not self._task.lost.is_set():
+            if not self._closed and not self._task.lost.is_set():
                 return do()
         except Exception as error:
             if not run_ended(error):
                 raise
-        log.warning("Flower has ended its run %d: going on in a new one", self._task.run_id)
-        self._task.finish("given up")
-        self._task = _take_run(self._link)
+        if not self._closed:
+            log.warning("Flower has ended its run %d: going on in a new one", self._task.run_id)
+            self._task.finish("given up")
+        self._task, self._closed = _take_run(self._link), False
         raise GridChanged
 
     def close(self) -> None:
         """Tell Flower that the run has ended."""
-        self._task.finish()
+        if not self._closed:
+            self._task.finish()
+        self._closed = True
 
 
 def _take_run(link: Link) -> ServerTask:
