@@ -5,8 +5,9 @@ import re
 import pytest
 import torch
 
-from corymb.algorithms import IFCA, SRFCA, FedAvg
+from corymb.algorithms import IFCA, SRFCA, UIFCA, FedAvg
 from corymb.core.engine import TimeIsUp
+from corymb.core.snapshot import planned_rounds
 from corymb.runs import progress
 from corymb.runs.progress import RoundLine, RoundProgress, RoundTimer, log_once, readable_bytes, readable_time
 
@@ -73,6 +74,20 @@ def test_a_resumed_run_counts_on_and_its_earlier_rounds_tell_only_what_stages_ar
     assert line.bytes == 5 * 4000
     line.within(RoundProgress(3, 10, 1.0))
     assert stream.getvalue().splitlines()[-1].startswith("round 6/8  3/10 clients, about 1 s for this round and 5 s")
+
+
+def test_once_a_search_has_ended_the_rounds_left_are_known():
+    """The search for k has an upper bound only, which most runs take a third of."""
+    stream, line = io.StringIO(), RoundLine.of(IFCA(k="auto", rounds=4))
+    line.stream, searched = stream, {**ROW, "stage": "start/weigh", "round": 0}
+    rows = [searched, *({**ROW, "stage": "rounds", "round": t} for t in (1, 2))]
+    for row in rows:
+        line(row)
+    totals = [text.split()[1] for text in stream.getvalue().splitlines()]
+    assert totals == [f"1/{planned_rounds(IFCA(k='auto', rounds=4))}", "2/5", "3/5"]
+    line.resume(rows, len(rows))
+    assert (line.done, line.total) == (3, 5)
+    assert RoundLine.of(UIFCA(k=2, settled=0.01, exchanges=2)).last is None  # two snapshots each
 
 
 def test_in_a_terminal_a_resumed_run_begins_where_it_was(monkeypatch):

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO, TypeVar
 
@@ -17,7 +18,7 @@ import torch
 
 from corymb.core.engine import TimeIsUp
 from corymb.core.federation import Federation
-from corymb.core.snapshot import Algorithm, planned_rounds
+from corymb.core.snapshot import Algorithm, ends_early, planned_rounds
 from corymb.runs.history import Round, readable
 
 T = TypeVar("T")
@@ -52,12 +53,24 @@ def log_once() -> Iterator[None]:
         logger.removeFilter(is_new)
 
 
+class LastStage(NamedTuple):
+    """The last stage of an algorithm that may end early."""
+
+    stage: str
+    rounds: int
+
+
 class RoundLine:
     """Shows the rounds of a run as they finish; `with RoundLine(total) as show: show(row)`."""
 
-    def __init__(self, total: int, stream: TextIO | None = None, *, alike: bool = True) -> None:
-        """`alike`: whether all rounds do the same work, so that the first tells how long the others take."""
-        self.total, self.done, self.bytes, self.alike = total, 0, 0, alike
+    def __init__(
+        self, total: int, stream: TextIO | None = None, *, alike: bool = True, last: LastStage | None = None
+    ) -> None:
+        """`alike`: whether all rounds do the same work, so that the first tells how long the others take.
+
+        `last`: the stage from which on the number of rounds is known, if `total` is only an upper bound.
+        """
+        self.total, self.done, self.bytes, self.alike, self.last = total, 0, 0, alike, last
         self._took, self._shown_at = list[tuple[str, float]](), math.inf  # the kind of every round, and its seconds
         self._earlier = Counter[str]()  # kinds of rounds that were done before
         self.stream = stream or sys.stderr
@@ -67,8 +80,12 @@ class RoundLine:
     @staticmethod
     def of(algorithm: Algorithm) -> RoundLine:
         """The line of a run of this algorithm."""
-        total = planned_rounds(algorithm)
-        return RoundLine(total, alike=total == getattr(algorithm, "rounds", None))
+        total, rounds = planned_rounds(algorithm), getattr(algorithm, "rounds", None)
+        last, stage = None, getattr(algorithm, "last_stage", None)
+        if ends_early(algorithm) and stage is not None and rounds is not None:
+            one_more: Algorithm = replace(algorithm, rounds=rounds + 1)  # type: ignore[type-var]
+            last = LastStage(stage, rounds) if planned_rounds(one_more) == total + 1 else None
+        return RoundLine(total, alike=total == rounds, last=last)
 
     def __enter__(self) -> RoundLine:
         if self.stream.isatty():
@@ -88,12 +105,14 @@ class RoundLine:
         """
         self.done, self._earlier = done, Counter(_kind(row) for row in history)
         self.bytes = sum(row["bytes_down"] + row["bytes_up"] for row in history)
+        self._count_the_last(history[-1:])
         if self._live is not None:
             self._live.update(self._task, completed=done)
 
     def __call__(self, row: Round) -> None:
         """Show a round's record."""
         self.done += 1
+        self._count_the_last([row])
         self.bytes += row["bytes_down"] + row["bytes_up"]
         now = time.perf_counter()  # a round's own seconds leave out its evaluation and its checkpoint
         self._took.append((_kind(row), max(row["seconds"], now - self._shown_at)))
@@ -135,6 +154,12 @@ class RoundLine:
         self.total = total
         if self._live is not None:
             self._live.update(self._task, total=total)
+
+    def _count_the_last(self, rows: Sequence[Round]) -> None:
+        """Expect as many rounds as are left once the last stage has begun: a search before it may have been short."""
+        for row in rows:
+            if self.last is not None and row["stage"] == self.last.stage:
+                self.expect(self.done + self.last.rounds - row["round"])
 
     def _seconds_per_round(self) -> float | None:
         """The mean duration of the latest rounds; None if unknown.

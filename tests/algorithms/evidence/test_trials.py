@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
 from corymb.algorithms.evidence.headline import Evidence
-from corymb.algorithms.evidence.trials import LossReports, Pair, Trials, judge, proposals
-from corymb.algorithms.evidence.weighing import Compared
+from corymb.algorithms.evidence.trials import LossReports, Pair, Trials, _renumbered, judge, proposals
+from corymb.algorithms.evidence.weighing import Compared, LossReport
 from corymb.clustering.paired import NONE, Difference
 from corymb.core.snapshot import Snapshot
 
@@ -130,6 +131,26 @@ def test_pairs_are_disjoint_and_nearest_first() -> None:
     assert proposals(trials, reports) == [Pair(0, 1, 0), Pair(2, 3, 0)]
     trials.apart[0, 1] = trials.apart[1, 0] = True
     assert proposals(trials, reports) == [Pair(2, 3, 0)]
+
+
+def test_covariances_are_kept_as_they_were_reported_whatever_is_renumbered() -> None:
+    """There are n k² of them: with hundreds of clusters, copies in double precision would not fit into memory."""
+    draw = torch.Generator().manual_seed(1)
+    deviations = torch.randn(20, 6, 9, generator=draw)
+    sent = [Compared(torch.rand(20, 6, generator=draw), deviations @ deviations.mT) for _ in range(2)]
+    label = torch.arange(20) % 4
+    weighed = LossReport(torch.rand(20, 6), torch.rand(20, 6), sent[0], sent[1], torch.full((20,), 9.0))
+    reports = LossReports.by(weighed, label, 4)
+    assert reports.held.spread.data_ptr() == sent[0].spread.data_ptr()
+    new_number, columns = torch.tensor([0, 1, 0, -1]), [4, 1]  # 0 and 2 are merged, 3 is dissolved
+    twice = _renumbered(_renumbered(reports, new_number, columns), torch.tensor([1, 0]), [1, 0])
+    assert twice.plain.spread.data_ptr() == sent[1].spread.data_ptr()
+    keep = torch.tensor([1, 4, 5])
+    copied = [Compared(c.mean[:, keep].double(), c.spread[:, keep][:, :, keep].double()) for c in sent]
+    by_hand = LossReports(twice.label, copied[0], copied[1], reports.number, 2)
+    for model, than, plain in product(range(3), range(3), (True, False)):
+        mask = twice.label == min(than, 1)
+        assert twice.compare(mask, model, than, plain=plain) == by_hand.compare(mask, model, than, plain=plain)
 
 
 def test_carried_state_round_trips() -> None:

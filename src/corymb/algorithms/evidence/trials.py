@@ -130,6 +130,9 @@ class LossReports(NamedTuple):
     plain: Compared
     number: Tensor  # n
     k: int
+    columns: Tensor | None = None
+    """The rows and columns of `spread` that belong to the models, if those were renumbered: with hundreds of clusters,
+    n k² covariances take most of a search's memory, so they are kept as reported."""
 
     @staticmethod
     def of(replies: Replies[Sums[LossReport]], k: int) -> LossReports:
@@ -141,8 +144,9 @@ class LossReports(NamedTuple):
     @staticmethod
     def by(weighed: LossReport, label: Tensor, k: int) -> LossReports:
         """The reports of clients in given clusters."""
-        rows = map_tensors(lambda t: t.detach().cpu().double(), weighed)
-        return LossReports(label.cpu(), rows.held, rows.plain, rows.number, k)
+        rows = map_tensors(lambda t: t.detach().cpu(), weighed)
+        held, plain = (Compared(c.mean.double(), c.spread) for c in (rows.held, rows.plain))
+        return LossReports(label.cpu(), held, plain, rows.number.double(), k)
 
     @property
     def skew(self) -> float:
@@ -167,11 +171,12 @@ class LossReports(NamedTuple):
         losses = self.plain if (not self.skewed if plain is None else plain) else self.held
         rows = torch.arange(len(self.label))
         m, t = (torch.as_tensor(which).expand(len(rows)) for which in (model, than))
-        variance = losses.spread[rows, m, m] + losses.spread[rows, t, t] - 2 * losses.spread[rows, m, t]
         base = losses.mean[rows, t]
-        return difference(
-            (losses.mean[rows, m] - base)[mask], variance[mask].clamp_min(0), self.number[mask], base[mask]
-        )
+        worse = losses.mean[rows, m] - base
+        m, t = (m, t) if self.columns is None else (self.columns[m], self.columns[t])
+        of_m, of_t, of_both = (losses.spread[rows, i, j].double() for i, j in ((m, m), (t, t), (m, t)))
+        variance = of_m + of_t - 2 * of_both
+        return difference(worse[mask], variance[mask].clamp_min(0), self.number[mask], base[mask])
 
     def next_best(self, cluster: int) -> tuple[int, Difference]:
         """The model that serves a cluster's clients best besides their own, and how much worse it is."""
@@ -333,10 +338,11 @@ def _known_apart(trials: Trials, verdicts: list[str], new_number: Tensor, column
 
 def _renumbered(reported: LossReports, new_number: Tensor, columns: list[int]) -> LossReports:
     keep = torch.tensor([*columns, reported.held.mean.shape[1] - 1])
-    held, plain = (Compared(c.mean[:, keep], c.spread[:, keep][:, :, keep]) for c in (reported.held, reported.plain))
+    held, plain = (c._replace(mean=c.mean[:, keep]) for c in (reported.held, reported.plain))
     label = new_number[reported.label]
     nearest = held.mean[:, : len(columns)].argmin(1)  # for clients whose cluster was dissolved
-    return LossReports(torch.where(label < 0, nearest, label), held, plain, reported.number, len(columns))
+    kept = keep if reported.columns is None else reported.columns[keep]
+    return LossReports(torch.where(label < 0, nearest, label), held, plain, reported.number, len(columns), kept)
 
 
 def proposals(trials: Trials, reported: LossReports) -> list[Pair]:
