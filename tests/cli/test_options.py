@@ -46,7 +46,7 @@ def test_settings_of_several_values_are_given_with_commas_or_one_by_one():
 
 
 def test_one_wrong_value_of_several_is_reported():
-    with pytest.raises(CycloptsError, match=r"valid integer.*got '3,x'"):
+    with pytest.raises(CycloptsError, match=r"wanted a whole number.*got '3,x'"):
         read("--sizes", "3,x")
 
 

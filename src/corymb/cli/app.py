@@ -16,6 +16,8 @@ from corymb import __version__
 from corymb.cli import Exit
 from corymb.settings import InvalidInput, did_you_mean, error_text, printable, require
 
+GLOBAL = ("--help", "-h", "--version")
+"""The options of `corymb` itself."""
 LONGEST = 900
 """Error messages are truncated to this many characters."""
 HELP = "Clustered federated learning: find groups of clients and train one model for each group."
@@ -277,6 +279,8 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], object] = la
 def _check_known(tokens: Sequence[str]) -> None:
     """Reject an unknown command. Cyclopts would import all commands first to list them."""
     first, second = [*(token for token in tokens if token != "--debug"), "", ""][:2]
+    if first.startswith("-"):
+        require(first in GLOBAL, f"Unknown option: {first}. {did_you_mean(first, GLOBAL)}")
     within: Collection[str] = GROUPS[first][1] if first in GROUPS else [WITHIN[first]] if first in WITHIN else ()
     for word, name, known in ((first, first, [*COMMANDS, *GROUPS]), (second, f"{first} {second}", within)):
         valid = word in known or not known or word.startswith("-") or not word

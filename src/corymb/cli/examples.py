@@ -17,6 +17,7 @@ from corymb.data.readers.archives import FEATURES, LABELS, arrays_in, names_of
 from corymb.data.readers.contents import CLIENT, LABEL, TEST, Columns, ids_of
 from corymb.data.readers.folder import KINDS, NPZ, SUFFIXES
 from corymb.data.readers.tables import kind_of, read_table
+from corymb.runs.history import counted
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
 from corymb.settings import InvalidInput, printable, require
@@ -125,8 +126,8 @@ def _check_columns(
     fits = len(wanted) == len(plans) and features == [sum(len(plan.features) for plan in plans)]
     require(
         fits,
-        f"{file.name} has {len(wanted)} feature columns ({_listed(wanted)}), but the run's examples have shape "
-        f"{features}.",
+        f"{file.name} has {counted(len(wanted), 'feature column')} ({_listed(wanted)}), "
+        f"but the run's examples have shape {features}.",
     )
 
 

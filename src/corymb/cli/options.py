@@ -9,7 +9,8 @@ import textwrap
 from collections.abc import Collection, Sequence
 from functools import cache, reduce
 from operator import or_
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 
@@ -127,13 +128,35 @@ class _Reader:
                 raise InvalidInput(f"wanted {len(kinds)} values separated by commas (got {' '.join(texts)!r}).")
             return [TypeAdapter(kind).validate_strings(text) for kind, text in zip(kinds, parts, strict=True)]
         except ValidationError as error:
-            raise InvalidInput(f"{error.errors()[0]['msg']} (got {' '.join(texts)!r}).") from None
+            wanted = _wanted(self.hint if several is None else several)
+            raise InvalidInput(f"{wanted or error.errors()[0]['msg']} (got {' '.join(texts)!r}).") from None
 
     @staticmethod
     def _kinds(several: Any, n: int) -> Sequence[Any]:
         """The types of n values; in a tuple of fixed length each has its own."""
         kinds = get_args(several)
         return kinds if _is_fixed(several) else kinds[:1] * n
+
+
+WORDS = {int: "a whole number", float: "a number"}
+"""What a value of a type is called in messages."""
+
+
+def _wanted(hint: Any) -> str:
+    """What a type takes, in words; empty if it takes something without a name, for which pydantic has a message."""
+    listed = get_origin(hint) in (tuple, list)
+    members = get_args(hint) if listed or isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
+    words: list[str] = []
+    for member in (member for member in members if member not in (NoneType, ...)):
+        if get_origin(member) is Literal:
+            words += map(repr, get_args(member))
+        elif isinstance(member, UnionType) or member not in WORDS:
+            return ""
+        else:
+            words.append(WORDS[member])
+    words = list(dict.fromkeys(words))
+    either = " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    return f"wanted {either}{', several separated by commas' if listed else ''}"
 
 
 def given(options: Any) -> dict[str, Any]:

@@ -20,12 +20,14 @@ from corymb.runs.plan import other_stages
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions, names
+from corymb.settings import require
 
 
 def perform(given_values: Mapping[str, Any], output: Output) -> int:
     """Run the algorithm once, or once per seed, and print the result; returns the exit code."""
     values = with_file(output.config, given_values)
     if output.seeds is not None:
+        require("seed" not in given_values, "--seeds gives the seed of every run: leave out --seed.")
         return _run_seeds(values, output)
     request = Request.read(values)
     if output.out is not None:

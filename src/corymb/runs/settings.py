@@ -26,6 +26,8 @@ Until = Literal["rounds", "converged"]
 Memory = int | Literal["auto"]
 MOST_THREADS = 1024
 """Each thread allocates memory as soon as it starts."""
+ELSEWHERE = ("address", "nodes", "ca", "secret", "cluster_folder", "client_seconds")
+"""Options of runs whose clients are in other processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,10 @@ class RunSettings:
         some = self.threads is None or 1 <= self.threads <= MOST_THREADS
         require(some, f"threads must be at least 1 and at most {MOST_THREADS:,}, got {self.threads}.")
         require(self.evaluate_every >= 0, f"evaluate_every must not be negative, got {self.evaluate_every}.")
+        if self.engine in ("vectorised", "loop"):
+            unused = [name for name in ELSEWHERE if getattr(self, name) is not None]
+            here = f"engine {self.engine!r} runs all clients in this process"
+            require(not unused, f"{here}: leave out {', '.join(unused)}, or give another engine.")
         for name in ("patience", "client_seconds"):
             value = getattr(self, name)
             require(value is None or value >= 0, f"{name} must not be negative, got {value}.")

@@ -92,7 +92,7 @@ def test_its_settings_are_options_with_their_text(here, capsys):
     assert "--local.lr" in shown
     for wrong, expected in (
         ("--kk 3", "Unknown option"),
-        ("--k x", "valid integer"),
+        ("--k x", "wanted a whole number (got 'x')"),
         ("--k 0", "k must be at least 1"),
     ):
         assert main(["run", "digits", MINE, *wrong.split(), "-q"]) == 2

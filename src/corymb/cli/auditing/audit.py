@@ -45,7 +45,7 @@ def audit(
         print(json_module.dumps({"lines": len(events), "sound": True, **counts}))
     else:
         held = ", ".join(f"{number} {what}" for what, number in sorted(counts.items())) or "no events"
-        print(f"{path}: {len(events)} lines, verified ({held})")
+        print(f"{path}: {len(events)} line{'s' * (len(events) != 1)}, verified ({held})")
     return Exit.OK
 
 
