@@ -136,6 +136,8 @@ class RobustStandard(NamedTuple):
     """Clients whose features vary out of all proportion to those of most clients, but are included."""
     narrow: Excluded
     """Clients whose features hardly vary compared with those of most clients."""
+    targets: tuple[float, float]
+    """The mean of all targets and their standard deviation, whether they are standardised or not."""
 
 
 @on_client
@@ -315,6 +317,7 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         )
     scale, target_scale = (_deviation(*pair).cpu() for pair in zip(squares, unit, strict=True))
     target_mean = centre.y.cpu()
+    found = float(target_mean), float(target_scale)
     if not targets:
         target_mean, target_scale = torch.zeros(()), torch.ones(())
     limit = torch.where(extreme.x, BEYOND, FAR).to(scale)
@@ -331,7 +334,7 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
     broad = {
         name: left for name, its in broad.items() if (left := [at for at in its if at not in excluded.get(name, ())])
     }
-    return RobustStandard(Standard(*(row.float() for row in rows)), excluded, broad, narrow)
+    return RobustStandard(Standard(*(row.float() for row in rows)), excluded, broad, narrow, found)
 
 
 def changed_scales(fed: Federation, standard: Standard, *, targets: bool) -> list[int]:
