@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from corymb.data.built_in.roles import Roles, by_role
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.engines.examples import ExampleTable
 from corymb.local import Descent, serve_assigned
-from corymb.models import char_lstm
+from corymb.models import Network, char_lstm, mlp
 from corymb.objectives.null import NullObjective
 from corymb.runs.fit import as_dataset, fit
 from corymb.settings import InvalidInput
@@ -155,6 +156,45 @@ def test_an_objective_with_only_a_score_has_no_other_metric():
     assert "no better" not in run._repr_html_()
     with pytest.raises(InvalidInput, match=r"'auc' does not fit what is learned: choose miss\.$"):
         fit(corymb.FedAvg(rounds=1), data, ScoredOnly(), metric="auc")
+
+
+class Quantile:
+    """The nine tenths quantile of targets that are mean + deviation * what the network predicts."""
+
+    score_name, higher_is_better = "pinball", False
+
+    def __init__(self, mean: float, deviation: float) -> None:
+        self.mean, self.deviation, self.network = mean, deviation, Network(mlp(2, [], 1))
+
+    def init(self, key):
+        return self.network.init(key)
+
+    def predict(self, params, x):
+        return self.mean + self.deviation * self.network(params, x).squeeze(-1)
+
+    def losses(self, params, examples):
+        above = (examples.y - self.predict(params, examples.x)) / self.deviation
+        return torch.maximum(0.9 * above, -0.1 * above)
+
+    scores = losses
+
+
+def test_targets_far_from_where_an_own_objective_starts_are_noted(caplog):
+    """A run on them ended far below every target and said nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2))
+    y = 400 + x @ [10.0, 20.0] + 5 * rng.normal(size=300)
+    data = as_dataset((x, y, np.arange(300) % 3))
+    algorithm = corymb.configure("fedavg", data)
+    raw = fit(algorithm, data, Quantile(0, 1), evaluate_every=0)
+    assert (y < raw.predict(x, client="0")).mean() == 0
+    assert "targets reach your own objective as they are, with mean 399 and standard deviation 22.7" in caplog.text
+    caplog.clear()
+    scaled = fit(algorithm, data, Quantile(400, 25), evaluate_every=0)
+    assert 0.8 < (y < scaled.predict(x, client="0")).mean() < 0.99
+    fit(corymb.FedAvg(rounds=1), (x, (y - 400) / 25, np.arange(300) % 3), Quantile(0, 1))
+    fit(corymb.FedAvg(rounds=1), data)  # the library's own models learn standardised targets
+    assert "targets reach" not in caplog.text
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("no room")])

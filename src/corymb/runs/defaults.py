@@ -139,6 +139,8 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
     stage = defaults._replace(rounds=CLUSTER_ROUNDS, decay=CLUSTER_DECAY) if defaults.whiten else defaults
     if name in ("fedx", "fedsoft"):
         defaults = stage
+    if name == "fedsoft":  # its models are drawn together in every round, and short steps cannot keep them apart
+        defaults = defaults._replace(decay=1.0)
     for field in dataclasses.fields(algorithm):
         own, value = field.default, given.get(field.name, {})
         if field.name == "rounds" and defaults.rounds is not None:

@@ -27,7 +27,7 @@ from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Ending, Fits, Hosts, estimate_ending, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
-from corymb.runs.folder.own_model import answers_of, bounds_of, ends_in_softmax, not_as_drawn
+from corymb.runs.folder.own_model import answers_of, bounds_of, ends_in_softmax, not_as_drawn, out_of_reach
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import (
@@ -84,6 +84,10 @@ REINITIALISED = (
 RESTANDARDISED = (
     "features are standardised by these data: models of start= that were trained on other data know other units; "
     "run.refresh(data) keeps the original standardisation"
+)
+UNSCALED = (
+    "targets reach your own objective as they are, with mean {:.3g} and standard deviation {:.3g}: a fresh model "
+    "predicts far from them and may take very long to get there; let predict return mean + deviation * the output"
 )
 BOUNDED = {
     "sign": "the model's outputs have only one sign: its targets are scaled, but not centred",
@@ -158,6 +162,9 @@ class Session:
         found = robust_standard(fed, self.schema.features, targets=targets and bounds != "one")
         standard = found.standard.uncentred() if bounds == "sign" else found.standard
         self.add_notes(describe_clients(found, self.schema.size, self.schema.feature_names))
+        own = self.schema.task == "regression" and not ours
+        if own and out_of_reach(self.learner.objective, self.schema, *found.targets):
+            self.add_notes([UNSCALED.format(*found.targets)])
         if whitens(self.plan.algorithm) and can_whiten(self.learner.objective, self.schema.features):
             standard = standard._replace(root=whitening_root(fed, standard.mean, standard.scale, standard.limit))
         return standard, fed.ledger

@@ -110,6 +110,20 @@ def bounds_of(objective: Objective, schema: DataSchema) -> Bounds:
     return "none"
 
 
+OUT_OF_REACH = 30.0
+"""Usual steps do not reach targets this many times as far from a fresh model's outputs as those vary (or as 1)."""
+
+
+def out_of_reach(objective: Objective, schema: DataSchema, mean: float, deviation: float) -> bool:
+    """Whether targets of this mean and standard deviation are far from what a fresh model predicts."""
+    with suppress(Exception), torch.no_grad(), torch_quiet(), isolated():
+        params = objective.init(KEY)
+        outputs = objective.predict(params, _examples_for(params, schema)).double().flatten()
+        far = math.hypot(mean - float(outputs.mean()), deviation)
+        return far > OUT_OF_REACH * max(1.0, float(outputs.std(correction=0)))
+    return False
+
+
 def _examples_for(params: Params, schema: DataSchema) -> Tensor:
     like, examples = next(iter(params.values())), _examples(schema)
     return examples.to(like) if examples.is_floating_point() else examples.to(like.device)

@@ -45,6 +45,8 @@ class RobustStandard(NamedTuple):
     """Clients whose features vary out of all proportion to those of most clients, but are included."""
     narrow: Excluded
     """Clients whose features hardly vary compared with those of most clients."""
+    targets: tuple[float, float]
+    """The mean of all targets and their standard deviation, whether they are standardised or not."""
 
 
 class _Statistics(NamedTuple):
@@ -108,7 +110,8 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
     broad = {
         name: left for name, its in broad.items() if (left := [at for at in its if at not in excluded.get(name, ())])
     }
-    return RobustStandard(_standard(found, extreme, features, targets=targets), excluded, broad, narrow)
+    of_targets = float(found.mean.y), float(found.deviations.y)
+    return RobustStandard(_standard(found, extreme, features, targets=targets), excluded, broad, narrow, of_targets)
 
 
 def _standard(found: _Statistics, extreme: Moments, features: tuple[int, ...], *, targets: bool) -> Standard:
