@@ -1,6 +1,7 @@
 """The entry point of the command line: `corymb`, or `python -m corymb` if the script is not on the path."""
 
 import gc
+import os
 import sys
 from typing import NoReturn
 
@@ -14,9 +15,20 @@ def script() -> NoReturn:
     collecting among them took a fifth of the time of a short command.
     """
     gc.disable()
+    _open_streams()
     code = main(loaded=_keep)
     gc.freeze()
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Discard output that a process has nowhere to write to: some schedulers start one with its streams closed.
+
+    Otherwise Python has no `sys.stdout`, and the next file that is opened would get what libraries print.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 def _keep() -> None:

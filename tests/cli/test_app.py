@@ -434,6 +434,15 @@ def test_help_that_is_not_read_to_its_end_is_no_error():
         assert process.stderr.read() == b""
 
 
+def test_a_process_without_streams_works():
+    """As in `corymb … >&-`: the command did its work and then failed to flush what does not exist."""
+    for closed in (">&-", ">&- 2>&-"):
+        done = subprocess.run(
+            f'"{sys.executable}" -m corymb list data {closed}', shell=True, env=ENVIRONMENT, capture_output=True
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
 @pytest.mark.parametrize("package", ["httpx", "flwr"])
 def test_without_flower_a_federation_says_what_to_install(package, capsys, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("corymb.engines.flower.")]:

@@ -78,7 +78,7 @@ def test_missing_numbers_are_filled_with_statistics_of_the_training_rows(missing
     plans, notes, rows = learn({"x": values}, of(3, 4), missing, train=np.arange(6))
     assert plans[0].fill == fill
     assert rows[2] == [fill]
-    assert notes == [f"column 'x': 1 missing cells are filled with the {missing}, {fill:g}"]
+    assert notes == [f"column 'x': 1 missing cell is filled with the {missing}, {fill:g}"]
 
 
 def test_the_median_by_counting_is_the_lower_median():
@@ -195,7 +195,7 @@ def test_what_missing_cells_are_taken_as_may_be_named():
     plans, notes, rows = learn(table, missing={"n": 7, "d": "2000-01-02"})
     assert [plan.fill for plan in plans] == [7, 1, None]
     assert rows == [[1, 2, 1], [7, 1, 0]]
-    assert "column 'n': 1 missing cells are filled with the value that was given, 7" in notes
+    assert "column 'n': 1 missing cell is filled with the value that was given, 7" in notes
     with pytest.raises(InvalidInput, match="column 'd': 1 missing cell in row 1"):
         learn(table, missing={"n": 7})
     assert learn({"n": [None, None], "m": [1, 2]}, missing={"n": 7})[2] == [[7, 1], [7, 2]]

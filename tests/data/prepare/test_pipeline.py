@@ -69,7 +69,7 @@ def test_drop_leaves_out_rows_and_reports_it():
     assert data.train.x.tolist() == [[1, 2], [4, 5], [7, 8]]
     assert data.notes[:2] == (
         "2 of 5 rows lack a value and were dropped",
-        "1 clients had no complete row and are left out",
+        "1 client had no complete row and is left out",
     )
     with pytest.raises(InvalidInput, match="Every row lacks a value"):
         FederatedDataset.from_arrays(x * np.nan, [0, 1, 0, 1, 1], list("aaabc"), missing="drop")

@@ -206,7 +206,8 @@ def _note_filled(filled: Mapping[str, tuple[int, float]], missing: str) -> list[
     """Notes on imputed cells; a single note if there are many columns."""
     if len(filled) <= FEW:
         return [
-            f"column {name!r}: {empty} missing cells are filled with the {missing}, {fill:.6g}"
+            f"column {name!r}: {empty} missing {'cells are' if empty > 1 else 'cell is'} filled with the {missing}, "
+            f"{fill:.6g}"
             for name, (empty, fill) in filled.items()
         ]
     each = _few({name: empty for name, (empty, _) in filled.items()})

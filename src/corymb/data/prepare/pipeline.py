@@ -236,7 +236,8 @@ def _complete(source: Source, missing: Missing | Fills) -> tuple[Source, list[st
     )
     gone = set(source.client[~no_client].tolist()) - set(kept.client.tolist())
     notes = [f"{int(lacking.sum())} of {len(lacking)} rows lack a value and were dropped"]
-    return kept, notes + ([f"{len(gone)} clients had no complete row and are left out"] if gone else [])
+    who, are = ("1 client", "is") if len(gone) == 1 else (f"{len(gone)} clients", "are")
+    return kept, notes + ([f"{who} had no complete row and {are} left out"] if gone else [])
 
 
 def _rows(source: Source) -> Array:
