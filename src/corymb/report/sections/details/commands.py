@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SAVED = "data.safetensors"
 """The file for data that exist only in Python."""
+COMMAND_LINE = ("corymb", "corymb.exe", "__main__.py")
+"""What the program is called in the commands of runs from the command line, `python -m corymb` the last."""
 
 
 def show_commands(runs: Sequence[Run]) -> Code:
@@ -62,7 +64,8 @@ def _again(run: Run, folder: Path | None) -> list[str]:
 
 def _dealt_in_python(run: Run, data: str) -> bool:
     """Whether built-in data came from Python, which keeps their name however they were dealt to clients."""
-    return data in NAMES and not str(run.environment.get("command", "")).startswith("corymb ")
+    program = str(run.environment.get("command", "")).partition(" ")[0]
+    return data in NAMES and program not in COMMAND_LINE
 
 
 def _if_dealt_otherwise(data: str) -> str:
