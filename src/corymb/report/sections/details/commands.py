@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SAVED = "data.safetensors"
 """The file for data that exist only in Python."""
-COMMAND_LINE = ("corymb", "corymb.exe", "__main__.py")
-"""What the program is called in the commands of runs from the command line, `python -m corymb` the last."""
+COMMAND_LINE = ("corymb", "corymb.exe")
+"""What the program is called in the commands of runs from the command line."""
 
 
 def show_commands(runs: Sequence[Run]) -> Code:
