@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from corymb.core.federation import Ledger
 from corymb.report.html import write_report
 from corymb.report.sections import tabs
 from tests.report.reported import HARMFUL, runs, soft_run
@@ -230,3 +231,13 @@ def test_a_name_in_the_download_is_no_formula(browser):
     until(browser, "window.saved")
     row = browser.execute_script("return window.saved").splitlines()[1]
     assert row.startswith('"\'=1+2","-0.5",')
+
+
+def test_reasons_of_refusals_can_be_read_on_a_phone(chromium, tmp_path):
+    entries = [{"clock": 1, "client": "a", "reason": "update is 4.47e+10 times as long as is usual"}]
+    page = write_report(replace(runs()[0], ledger=Ledger(rejected=entries)), tmp_path / "refused.html")
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    chromium.get(page.as_uri())
+    open_tab(chromium, "clients")
+    assert chromium.find_element("css selector", "#rejected-rows td.text").size["width"] > 150

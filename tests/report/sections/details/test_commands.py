@@ -30,9 +30,11 @@ def test_the_commands_reproduce_a_run_on_data_from_python(saved, tmp_path, monke
     assert (repeated.labels, repeated.metrics) == (run.labels, run.metrics)
 
 
-def test_the_command_of_a_built_in_data_set_needs_no_comment():
+def test_the_command_of_a_built_in_data_set_says_how_they_are_dealt():
     run = fit(IFCA(k=2, rounds=1), digits(clients=8, train=10, test=5))
-    (line,) = commands([run])
+    comment, line = commands([run])
+    assert comment.startswith("# This is for digits as dealt by default. Dealt otherwise in Python (clients=8, ...)")
     assert line.startswith("corymb run digits ifca --model mlp --seed 0 ")
+    assert commands([replace(run, environment={"command": "corymb run digits ifca --k 2"})]) == [line]
     composed = replace(run, config={**run.config, "algorithm": "corymb.algorithms.parts.restarts:Restarts"})
     assert commands([composed]) == ["# Restarts was put together in Python: run the same script again, with seed=0."]

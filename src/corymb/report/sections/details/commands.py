@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corymb.algorithms.catalogue import is_composed
+from corymb.data.catalogue import NAMES
 from corymb.lazy import is_place
 from corymb.report.content import Code, Section
 from corymb.report.words import title_of
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 SAVED = "data.safetensors"
 """The file for data that exist only in Python."""
+COMMAND_LINE = ("corymb", "corymb.exe")
+"""What the program is called in the commands of runs from the command line."""
 
 
 def show_commands(runs: Sequence[Run]) -> Code:
@@ -47,11 +50,23 @@ def _again(run: Run, folder: Path | None) -> list[str]:
     if is_composed(run.config["algorithm"]):
         return [f"# {title_of(run)} was put together in Python: run the same script again, with seed={run.seed}."]
     if can_be_named(data):
-        return [_in_full(run, data) if folder is None else run_again(run, folder)]
+        again = _in_full(run, data) if folder is None else run_again(run, folder)
+        return [*([_if_dealt_otherwise(data)] if _dealt_in_python(run, data) else []), again]
     first = f"# The data ({data}) came from Python. Save them there, with data.save({SAVED!r}), then:"
     if folder is None:
         return [first, _in_full(run, SAVED)]
     return [first, run_again(run, folder, SAVED)]
+
+
+def _dealt_in_python(run: Run, data: str) -> bool:
+    """Whether built-in data came from Python, which keeps their name however they were dealt to clients."""
+    program = str(run.environment.get("command", "")).partition(" ")[0]
+    return data in NAMES and program not in COMMAND_LINE
+
+
+def _if_dealt_otherwise(data: str) -> str:
+    way = f"data.save({SAVED!r}), and name that file below"
+    return f"# This is for {data} as dealt by default. Dealt otherwise in Python (clients=8, ...), save them: {way}."
 
 
 def run_again(run: Run, folder: Path, data: str | None = None) -> str:
