@@ -16,8 +16,6 @@ from corymb.report.sections.overview.sizes import sizes
 from corymb.report.words import (
     ari_of,
     evidence_of,
-    left_out,
-    not_scored,
     titles_of,
     unused_models,
     verdict,
@@ -97,14 +95,6 @@ def test_clients_refused_in_most_rounds_are_named_with_advice():
     ]
 
 
-def test_of_many_who_are_refused_the_first_are_named_and_the_others_counted():
-    run = runs()[0]
-    rejected = [{"clock": clock, "client": f"c{i:02}", "reason": "not finite"} for clock in range(8) for i in range(12)]
-    said = list(left_out(replace(run, ledger=Ledger(rejected=rejected[::-1]))))
-    assert [line.split()[1] for line in said[:-1]] == [f"'c0{i}'" for i in range(5)]
-    assert said[-1] == "So had 7 more clients, in more than a quarter of the rounds; run.rejected in Python lists all."
-
-
 def test_clients_that_were_never_asked_are_explained():
     run = runs()[0]
     labels = run.snapshot.labels.clone()
@@ -131,11 +121,6 @@ def test_a_diverged_run_is_reported():
     assert stopped == "The run was stopped early (diverged) after 3 rounds."
     assert grew.startswith("The run diverged: training loss grew from 0.926 to ")
     assert grew.endswith("lower --local.lr (now 1).")
-
-
-def test_only_the_first_of_many_that_were_not_scored_are_named():
-    many = replace(runs()[0], not_scored=tuple(f"site-{i}" for i in range(12)))
-    assert not_scored(many, shown=2) == "12 of 12 clients not scored: site-0, site-1, 10 more"
 
 
 def test_runs_of_one_kind_are_distinguished():

@@ -16,11 +16,12 @@ from corymb.cli import Exit
 from corymb.lazy import is_place
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.sections.details.commands import can_be_named, run_again
-from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored, sentence, unused_models
+from corymb.report.words import OF_EXAMPLES, evidence_of, sentence, unused_models
 from corymb.runs.defaults import class_of
 from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
 from corymb.runs.learners import OWN, default_model
+from corymb.runs.missed import not_scored, often_rejected
 from corymb.runs.plan import rounds_in
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
@@ -111,14 +112,14 @@ def show_run(run: Run, folder: Path | None) -> None:
     console.print(
         f"{counted(len(run.history), 'round')} in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected."
     )
-    for line in left_out(run):
+    for line in often_rejected(run.rejected, len(run.history)):
         console.print(escape(line), style="bold", highlight=False, soft_wrap=True)
     if evidence := evidence_of(run):
         console.print(escape(evidence), highlight=False, soft_wrap=True)
     if grew := divergence(run.history, run.config):
         console.print(f"The run diverged: {escape(grew)}.", style="bold", highlight=False, soft_wrap=True)
     if run.not_scored:
-        console.print(escape(not_scored(run)), style="bold", highlight=False, soft_wrap=True)
+        console.print(escape(not_scored(run.not_scored, len(run.names))), style="bold", highlight=False, soft_wrap=True)
     for line in cautions(run):
         console.print(escape(line), style="bold", highlight=False, soft_wrap=True)
     for line in advice(run, folder):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from corymb.report.facts import (
 )
 from corymb.report.scores import WHY_UNDEFINED, cautions, score_of, scores_of, trivial_of, trivial_scores_of
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
+from corymb.runs.missed import not_scored, often_rejected
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -288,9 +288,9 @@ def warnings_of(run: Run) -> list[str]:
         replies, who = len(run.rejected), len({entry["client"] for entry in run.rejected})
         what = "1 reply was" if replies == 1 else f"{replies} replies from {who} client{'s' * (who > 1)} were"
         found.append(f"{what} rejected.")
-        found.extend(left_out(run))
+        found.extend(often_rejected(run.rejected, len(run.history)))
     if run.not_scored:
-        found.append(not_scored(run))
+        found.append(not_scored(run.not_scored, len(run.names)))
     found.extend(cautions(run))
     if text := notes.get("warning"):
         found.append(f"The algorithm reports: {text}.")
@@ -314,36 +314,6 @@ def sentence(text: str) -> str:
     'K is large.'
     """
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def not_scored(run: Run, shown: int = 10) -> str:
-    """The clients that could not be scored, as a sentence: a mean over the other clients would hide them."""
-    names, clients = list(run.not_scored), f"{len(run.names)} client{'s' * (len(run.names) != 1)}"
-    more = [f"{len(names) - shown} more"] if len(names) > shown else []
-    return f"{len(names)} of {clients} not scored: {', '.join([*names[:shown], *more])}"
-
-
-MOST_NAMED = 5
-"""At most this many clients are named whose replies were often rejected."""
-OFTEN = 4
-"""A client is named in a warning if its replies were rejected in more than one of this many rounds."""
-
-
-def left_out(run: Run) -> Iterator[str]:
-    """Warnings about clients whose replies were rejected in many rounds, so that the models miss their data."""
-    rounds = Counter(client for _, client in {(entry["clock"], entry["client"]) for entry in run.rejected})
-    reasons = {entry["client"]: entry["reason"] for entry in run.rejected}
-    often = sorted((-times, client) for client, times in rounds.items() if OFTEN * times > len(run.history))
-    for times, client in often[:MOST_NAMED]:
-        reason, total = reasons[client], counted(len(run.history), "round")
-        remedy = "; if its updates are correct, --no_guard accepts them" * ("as long as is usual" in reason)
-        yield (
-            f"Client {client!r} had its reply rejected in {-times} of {total} ({reason}): "
-            f"its data did not count in those rounds{remedy}."
-        )
-    if (more := len(often) - MOST_NAMED) > 0:
-        who = f"{more:,} more {'client' if more == 1 else 'clients'}"
-        yield f"So had {who}, in more than a quarter of the rounds; run.rejected in Python lists all."
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ from corymb.runs.folder.own_model import answers_of, check_answers, check_parame
 from corymb.runs.folder.reader import read_own, read_run
 from corymb.runs.history import Round, counted, plain, readable, unfinished
 from corymb.runs.learners import MODELS, Model, learner_for
+from corymb.runs.missed import not_scored, often_rejected
 from corymb.runs.serving import (
     OwnModels,
     ServedBy,
@@ -415,6 +416,9 @@ class Run:
             lines.append(f"  note      {falls}")
         if few := unwatched(self.config, len(self.names)):
             lines.append(f"  note      {few}")
+        lines += [f"  note      {line}" for line in often_rejected(self.rejected, len(self.history))]
+        if self.not_scored:
+            lines.append(f"  note      {not_scored(self.not_scored, len(self.names))}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

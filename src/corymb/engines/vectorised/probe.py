@@ -117,11 +117,11 @@ def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
         return [_first_taken(objective, large), _first_taken(objective, small)]
 
     clients = both()
-    if dtype != host.placement.dtype and not _takes(objective, clients[0]):
+    if dtype != host.placement.dtype and _losses(objective, clients[0]) is None:
         # A model that creates float32 tensors itself may fail in float64: it is then checked as it will be used.
         in_double, objective, dtype = (objective, clients), host.objective, host.placement.dtype
         clients = both()
-        if not _takes(objective, clients[0]):
+        if _losses(objective, clients[0]) is None:
             return in_double
     return objective, clients
 
@@ -137,18 +137,24 @@ def _extremes(sizes: Tensor) -> tuple[list[int], list[int]]:
 
 
 def _first_taken(objective: Objective, clients: list[Examples]) -> Examples:
-    """The first client whose examples the model accepts: one client's bad examples must not end the run."""
+    """The first client whose examples the model accepts: one client's bad examples must not end the run.
+
+    Clients with finite losses come first, since kernels cannot be compared on others.
+    """
+    taken = list[Examples]()
     for client in clients:
-        if _takes(objective, client):
+        losses = _losses(objective, client)
+        if losses is not None and bool(losses.isfinite().all()):
             return client
-    return clients[0]  # the model is at fault: its error is reported later
+        taken += [] if losses is None else [client]
+    return (taken or clients)[0]  # if it accepts none, the model is at fault: its error is reported later
 
 
-def _takes(objective: Objective, client: Examples) -> bool:
-    with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError), isolated():
-        objective.losses(objective.init(root(0)), client)
-        return True
-    return False
+def _losses(objective: Objective, client: Examples) -> Tensor | None:
+    """A fresh model's losses; None if it does not accept the examples."""
+    with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError), torch.no_grad(), isolated():
+        return torch.as_tensor(objective.losses(objective.init(root(0)), client))
+    return None
 
 
 def refuse_unknown_codes(host: ClientHost) -> None:
@@ -265,9 +271,9 @@ def _compare(what: str, got: Params, want: Params) -> None:
 
 
 def _close(got: Tensor, want: Tensor) -> bool:
-    """Whether two results differ by rounding only."""
+    """Whether two results differ by rounding only; NaN equals NaN, since a fresh model's losses may be NaN anywhere."""
     tolerance = 1e-9 if want.dtype == torch.float64 else 1e-3
-    return torch.allclose(got, want, rtol=tolerance, atol=tolerance)
+    return torch.allclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def _padded(clients: list[Examples], padding: int = 1) -> Examples:
