@@ -27,3 +27,20 @@ def test_codes_without_a_row_are_found_before_they_reach_a_gpu():
     refuse_unknown_codes(engine_of(mlp(2, [4], 2), top=50, scale="none").host)
     with pytest.raises(InvalidInput, match=r"Clients '3' \(1 in all\) have codes that the model has no row for"):
         refuse_unknown_codes(engine_of(embedding, top=6).host)
+
+
+class Broken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.out(x.float()) / 0
+
+
+def test_a_model_whose_losses_are_never_finite_is_named_as_the_cause(caplog):
+    engine_of(Broken, top=5, scale="none")
+    assert [line for line in caplog.messages if "a fresh model's losses are NaN or infinite" in line]
+    caplog.clear()
+    engine_of(mlp(2, [4], 2), top=5, scale="none")
+    assert not caplog.messages

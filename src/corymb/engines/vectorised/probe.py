@@ -44,6 +44,11 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
     if host.device.type == "cuda":
         refuse_unknown_codes(host)
     objective, clients = _in_double(host)
+    if (losses := _losses(objective, clients[0])) is not None and not bool(losses.isfinite().all()):
+        log.warning(
+            "a fresh model's losses are NaN or infinite at every client that was tried: check what the model computes, "
+            "and the scale of the features"
+        )
     traits = _traits(objective, clients[0], host)
     kernels = Kernels(traits, host.device.type, torch.get_num_threads(), host.placement.mixed, only)
     warned = set[str]()  # the default choice may be a kernel that is tried by name next, with the same problem
