@@ -1,10 +1,12 @@
-"""Clients whose data did not count are named, also where a run is printed."""
+"""Clients whose data did not count are named, also where a run is printed; a run that failed at once can be repeated."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 import corymb
+from corymb.core.federation import NoReplies
 from corymb.runs.missed import not_scored, often_rejected
 
 
@@ -29,6 +31,21 @@ def test_of_many_who_are_refused_the_first_are_named_and_the_others_counted():
 def test_only_the_first_of_many_that_were_not_scored_are_named():
     many = [f"site-{i}" for i in range(12)]
     assert not_scored(many, 12, shown=2) == "12 of 12 clients not scored: site-0, site-1, 10 more"
+
+
+def logarithmic(sign):
+    """Six clients, each with 20 rows; with sign −1 none has a loss."""
+    x = np.random.default_rng(0).uniform(1, 3, (120, 2))
+    return corymb.FederatedDataset.from_arrays(sign * x, (x[:, 0] > 2).astype(int), np.arange(120) // 20, scale="none")
+
+
+def test_a_run_that_failed_in_its_first_round_can_be_tried_again_in_its_folder(tmp_path):
+    with pytest.raises(NoReplies, match="0 of 6 clients gave a usable reply"):
+        corymb.fit(corymb.FedAvg(rounds=1), logarithmic(-1), Logarithms, out=tmp_path / "run")
+    again = corymb.fit(corymb.FedAvg(rounds=1), logarithmic(1), Logarithms, out=tmp_path / "run")
+    assert corymb.Run.load(tmp_path / "run").metrics == again.metrics
+    with pytest.raises(corymb.InvalidInput, match="runs are never overwritten"):
+        corymb.fit(corymb.FedAvg(rounds=1), logarithmic(1), Logarithms, out=tmp_path / "run")
 
 
 def test_one_client_without_finite_losses_neither_ends_a_run_nor_is_dropped_silently():

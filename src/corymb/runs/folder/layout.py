@@ -34,20 +34,26 @@ CHECKPOINTS, MEMORY, ACTORS = "checkpoints", "memory", "actors"
 TEMPORARY = ".new"
 """Suffix of a file that is still being written."""
 LEFT_BY_A_CRASH = {ENVIRONMENT, CLIENTS, STANDARD, CONFIG, LOCK, CHECKPOINTS, MEMORY, ROUNDS, AUDIT}
-"""Files that a run may leave behind if it is killed before it writes config.toml."""
+"""Files that a run may leave behind if it ends before its first round does."""
 
 
 def check_free(folder: str | os.PathLike[str]) -> Path:
     """Check that a folder is new or empty, so that a run may be written there; returns its path.
 
-    Files of a run that was killed before it started are ignored, as are those of actors, which start first.
+    Files of a run that ended before its first round did are ignored, as are those of actors, which start first.
     """
     place = expanded(folder)
     require(not place.exists() or place.is_dir(), f"{place} is a file: give a new or empty folder.")
     found = {path.name.removesuffix(TEMPORARY) for path in place.iterdir()} - {ACTORS} if place.exists() else set()
-    free = not (place / CONFIG).exists() and (not found or (LOCK in found and found <= LEFT_BY_A_CRASH))
+    free = not found or (LOCK in found and found <= LEFT_BY_A_CRASH and not _has_rounds(place))
     require(free, f"{place} is not empty, and runs are never overwritten: give a new or empty folder.")
     return place
+
+
+def _has_rounds(place: Path) -> bool:
+    """Whether a run folder has a round, or a checkpoint to resume from."""
+    rounds, checkpoints = place / ROUNDS, place / CHECKPOINTS
+    return (rounds.exists() and rounds.stat().st_size > 0) or (checkpoints.exists() and any(checkpoints.iterdir()))
 
 
 def check_plain(place: Path) -> None:
