@@ -1,4 +1,4 @@
-"""Clients whose data did not count are named, also where a run is printed; a run that failed at once can be repeated."""
+"""Clients whose data did not count are named, also where a run is printed; a run that failed at once is repeated."""
 
 import numpy as np
 import pytest
