@@ -16,6 +16,7 @@ from corymb.keys import Key, no_transform_active
 from corymb.models.network import Network
 from corymb.objectives.linear_form import LinearForm, layer_form
 from corymb.objectives.measures.classes import OfClasses
+from corymb.objectives.shapes import wrong_shape
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
@@ -90,10 +91,8 @@ class Classification:
 
     def _checked(self, logits: Tensor, x: Tensor) -> Tensor:
         if logits.dim() != 2 or logits.shape[-1] != self.classes:
-            raise InvalidInput(
-                f"The model's output for {len(x)} examples has shape {list(logits.shape)}, wanted "
-                f"[{len(x)}, {self.classes}]: one logit for each of the {self.classes} classes."
-            )
+            meaning = f"one logit for each of the {self.classes} classes"
+            raise InvalidInput(wrong_shape(logits, [len(x), self.classes], meaning))
         return logits
 
     def losses(self, params: Params, examples: Examples) -> Tensor:

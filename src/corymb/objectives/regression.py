@@ -16,6 +16,7 @@ from corymb.keys import Key, normal
 from corymb.models.network import Network
 from corymb.objectives.linear_form import LinearForm, layer_form, with_ones
 from corymb.objectives.measures.numbers import OfNumbers
+from corymb.objectives.shapes import wrong_shape
 from corymb.settings import InvalidInput
 from corymb.trees import Params
 
@@ -148,9 +149,7 @@ class Regression:
 
     def _checked(self, out: Tensor, x: Tensor) -> Tensor:
         if out.shape not in ((len(x),), (len(x), 1)):
-            raise InvalidInput(
-                f"The model's output for {len(x)} examples has shape {list(out.shape)}, wanted [{len(x)}, 1]."
-            )
+            raise InvalidInput(wrong_shape(out, [len(x), 1]))
         return out.reshape(len(x))
 
     def losses(self, params: Params, examples: Examples) -> Tensor:
