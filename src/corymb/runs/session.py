@@ -137,6 +137,7 @@ class Session:
         self.stopped = ""
         self._evaluation: Evaluation | None = None  # of the last snapshot
         self._ending: Ending | None = None
+        self._fastest_call = math.inf  # seconds of a call to clients elsewhere, in the fastest round so far
         self._evaluating: Callable[[], AbstractContextManager[None]] = nullcontext
         self._warned: set[str] = set()
         self._stopper = Stopper()
@@ -298,7 +299,8 @@ class Session:
         Remote rounds cannot be interrupted, so the next one is not started if, taking as long as this one, it would end
         farther from the limit than this one did. Estimating the cost of the evaluation takes as many messages there as
         the evaluation. So it is left to the second half of the time (many runs have ended by then), and until then, or
-        if there is no time for it, calls of the evaluation are assumed to take as long as those of this round.
+        if there is no time for it, calls of the evaluation are assumed to take as long as those of the fastest round so
+        far (the first may be slow), and half of the limit at most.
         """
         limit = self.plan.max_seconds
         if limit is None:
@@ -310,14 +312,15 @@ class Session:
             return time.perf_counter() - began > timer.limit
         last: float = self.history[-1]["seconds"]
         spent = time.perf_counter() - began + last / 2
-        more, assumed = len(of_this_plan(self.history)) < planned_rounds(self.plan.algorithm), None
+        self._fastest_call = min(self._fastest_call, last / max(1, timer.calls))
+        more, kept_back = len(of_this_plan(self.history)) < planned_rounds(self.plan.algorithm), 0.0
         if evaluated and more and self._ending is None:
             assert self.at is not None
-            assumed = Ending.of_calls(last / max(1, timer.calls), self.at.k, fits=self._has_fits)
-            can_afford = self._seconds_to_end(assumed) < limit * MOST_ELSEWHERE
-            if can_afford and limit * TRIED_ELSEWHERE < spent < limit:
+            assumed = self._seconds_to_end(Ending.of_calls(self._fastest_call, self.at.k, fits=self._has_fits))
+            if assumed < limit * MOST_ELSEWHERE and limit * TRIED_ELSEWHERE < spent < limit:
                 self._ending = self._estimated_ending(limit, timer.remote)
-        timer.limit = limit - self._seconds_to_end(self._ending or assumed)
+            kept_back = min(assumed, limit / 2)
+        timer.limit = limit - (kept_back if self._ending is None else self._seconds_to_end(self._ending))
         return time.perf_counter() - began + last / 2 > timer.limit
 
     def _budget_spent(self) -> bool:
