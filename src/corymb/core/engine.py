@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
+from itertools import repeat
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar, overload
 
 import numpy as np
 import torch
@@ -245,6 +246,36 @@ class Engine(Protocol):
         This sends no message: a host in another process has its own journal and follows `Call.since`.
         """
         ...
+
+
+class OneHost(Sequence[str]):
+    """The hosts of n clients that one process holds, without n entries.
+
+    >>> hosts = OneHost(3)
+    >>> list(hosts), hosts.count("")
+    (['', '', ''], 3)
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._of_each = range(clients)
+
+    def __len__(self) -> int:
+        return len(self._of_each)
+
+    @overload
+    def __getitem__(self, client: int) -> str: ...
+    @overload
+    def __getitem__(self, client: slice) -> OneHost: ...
+    def __getitem__(self, client: int | slice) -> str | OneHost:
+        found = self._of_each[client]
+        return OneHost(len(found)) if isinstance(found, range) else ""
+
+    def __iter__(self) -> Iterator[str]:
+        return repeat("", len(self))
+
+    def count(self, value: object) -> int:
+        """How many clients this host has."""
+        return len(self) if value == "" else 0
 
 
 def in_order(names: Sequence[str]) -> Tensor:

@@ -62,8 +62,11 @@ class Yielded:
         self._check_rows("labels", snapshot.labels, n)
         kind = snapshot.labels.dtype
         require(kind == torch.int64, f"{self._run}: labels are {kind}: wanted int64.")
-        inside = bool(((snapshot.labels >= -1) & (snapshot.labels < snapshot.k)).all())
-        require(inside, f"{self._run}: labels must be -1 (none) to {snapshot.k - 1} for {snapshot.k} models.")
+        least, most = snapshot.labels.aminmax()
+        require(
+            bool(least >= -1) and bool(most < snapshot.k),
+            f"{self._run}: labels must be -1 (none) to {snapshot.k - 1} for {snapshot.k} models.",
+        )
         if snapshot.shares is not None:
             self._check_rows("shares", snapshot.shares, n)
             shape, wanted = list(snapshot.shares.shape), [n, snapshot.k]

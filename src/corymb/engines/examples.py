@@ -35,9 +35,9 @@ class ExampleTable:
     def __init__(self, rows: Rows, order: Tensor | None, device: torch.device, dtype: torch.dtype) -> None:
         self.x, self.y = (_placed(t, device, dtype) for t in (rows.x, rows.y))
         offsets = rows.offsets.cpu().to(torch.int64)
-        self.starts, self.sizes = offsets[:-1], offsets.diff()
+        self.starts, self.sizes = offsets[:-1], _in_one_place(offsets.diff())
         if order is not None:
-            self.starts, self.sizes = self.starts[order], self.sizes[order]
+            self.starts, self.sizes = self.starts[order], _in_one_place(self.sizes[order])
         self.device, self.dtype = device, dtype
         self._latest: tuple[Tensor, _Layout] | None = None
 
@@ -111,6 +111,12 @@ class ExampleTable:
         self.starts[stay] = self.sizes[stay].cumsum(0) - self.sizes[stay]
         self.starts[ids], self.sizes[ids] = new.starts + len(kept), new.sizes
         self.x, self.y = (torch.cat([old[kept], more]) for old, more in ((self.x, new.x), (self.y, new.y)))
+
+
+def _in_one_place(sizes: Tensor) -> Tensor:
+    """The same sizes; if all are equal, as test tables without examples are, they share one place in memory."""
+    equal = len(sizes) > 1 and bool((sizes == sizes[0]).all())
+    return sizes[:1].clone().expand(len(sizes)) if equal else sizes
 
 
 def _placed(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Client, ClientFn, Memory, Slot, Split
-from corymb.core.engine import START, Call, ClientData, Each, Journal, Part, TimeIsUp, Version, in_order
+from corymb.core.engine import START, Call, ClientData, Each, Journal, OneHost, Part, TimeIsUp, Version, in_order
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
 from corymb.core.rules import kind_problem
@@ -51,7 +51,7 @@ class ClientHost:
         order = in_order(data.names)
         ordered = bool((order[1:] > order[:-1]).all())
         self.names = list(data.names) if ordered else [data.names[i] for i in order.tolist()]
-        self.hosts = [""] * len(self.names)
+        self.hosts = OneHost(len(self.names))
         self.examples: dict[Split, ExampleTable] = {
             "train": ExampleTable(data.train, None if ordered else order, device, placement.dtype),
             "test": ExampleTable(data.test, None if ordered else order, device, placement.dtype),

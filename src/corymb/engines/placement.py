@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,10 +36,16 @@ class Placement:
         with ExitStack() as stack:
             stack.enter_context(_tf32(self.tf32 or self.mixed))  # TF32 represents every bfloat16 exactly
             if self.mixed:
-                stack.enter_context(torch.autocast(kind, torch.bfloat16))
+                stack.enter_context(copy.copy(_in_bfloat16(kind)))  # it keeps what it restores: one for each use
                 if kind == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
                     stack.enter_context(_without_onednn())  # its bfloat16 layers fail on processors without support
             yield
+
+
+@cache
+def _in_bfloat16(kind: str) -> torch.autocast:
+    """Autocast to bfloat16, made once: making one asks the driver what the GPU supports."""
+    return torch.autocast(kind, torch.bfloat16, cache_enabled=True)
 
 
 @contextmanager

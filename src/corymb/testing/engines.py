@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Client, ClientFn
-from corymb.core.engine import Call, Engine, Part, Version
+from corymb.core.engine import Call, Engine, OneHost, Part, Version
 from corymb.core.federation import Federation
 from corymb.core.objective import Objective
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
@@ -172,7 +172,7 @@ class Scripted:
     def __init__(self, objective: Objective, sizes: Tensor, *parts: Part) -> None:
         self.parts, self.objective, self.sizes = parts, objective, sizes
         self.names = [f"client-{i}" for i in range(len(sizes))]
-        self.hosts = [""] * len(sizes)
+        self.hosts = OneHost(len(sizes))
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """The parts, whatever the call."""
