@@ -209,9 +209,9 @@ def test_the_federation_knows_whether_it_is_small(clients, handful):
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("wide", [2**16, 1])
 def test_lengths_are_the_same_piece_by_piece(n, width, k, mixed, wide, monkeypatch):
-    monkeypatch.setattr(guard, "WIDE", wide)
-    monkeypatch.setattr(guard, "IN_CACHE", 64)
-    monkeypatch.setattr(guard, "MIN_ROWS", 4)
+    monkeypatch.setattr(guard, "WIDE_ROW_ENTRIES", wide)
+    monkeypatch.setattr(guard, "CPU_BLOCK_ENTRIES", 64)
+    monkeypatch.setattr(guard, "MIN_BLOCK_ROWS", 4)
     value, starts = normal(root(0), (n, width)), normal(root(1), (k, width))
     label = torch.arange(n) % k
     weight = torch.nn.functional.one_hot(label, k) + 0.5 * mixed

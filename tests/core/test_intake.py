@@ -9,8 +9,8 @@ from corymb.core import sums
 from corymb.core.client import Share, Shares
 from corymb.core.engine import Part
 from corymb.core.guard import Near
-from corymb.core.intake import REASON, Intake
-from corymb.core.rules import LARGEST, flag_rows, row_faults
+from corymb.core.intake import MAX_REASON_LENGTH, Intake
+from corymb.core.rules import MAX_MAGNITUDE, flag_rows, row_faults
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, sums_of
 from corymb.messages import part_from_bytes, part_to_bytes
 from corymb.trees import take
@@ -319,7 +319,7 @@ LIES = {
     "label 99": (part(5, 6, labels=[0, 99]), "label is out of range for 2 clusters"),
     "label -1": (part(5, 6, labels=[-1, 0]), "label is out of range for 2 clusters"),
     "total of 1e300": (part(5, 6, total=1e300), "total is larger than its weight allows"),
-    "total just too large": (part(5, 6, total=1.001 * LARGEST), "total is larger than its weight allows"),
+    "total just too large": (part(5, 6, total=1.001 * MAX_MAGNITUDE), "total is larger than its weight allows"),
     "total without weight": (part(5, 6, weight=0.0), "total is larger than its weight allows"),
     "total not finite": (part(5, 6, total=float("-inf")), "not finite"),
     "somebody else's client": (part(5, 6, 0, host="b"), "host that does not answer"),
@@ -348,7 +348,7 @@ def test_a_lie_is_refused_and_named_and_changes_no_other_numbers(lie, reason, fi
 
 def test_a_part_may_weigh_as_much_as_its_clients_together():
     intake = asked("sum")
-    intake.add_part(part(5, 6, weight=8.0, total=4 * LARGEST))
+    intake.add_part(part(5, 6, weight=8.0, total=4 * MAX_MAGNITUDE))
     assert intake.result().part.ids.tolist() == [5, 6]
 
 
@@ -357,7 +357,7 @@ def test_a_host_may_reject_only_its_own_clients_and_long_reasons_are_cut():
     told = [(0, "a stranger's"), (99, "nobody"), (-1, "nobody"), (6, "x" * 10**6), (5, "came too")]
     intake.add_part(part(5, host="b", rejected=told))
     got = intake.result().part
-    assert got.rejected == [(6, "x" * REASON)]
+    assert got.rejected == [(6, "x" * MAX_REASON_LENGTH)]
 
 
 def test_what_is_refused_from_a_row_is_refused_from_a_part_of_that_row():
@@ -446,12 +446,12 @@ def test_rows_come_out_as_they_went_in_however_many_there_are():
 @pytest.mark.parametrize("wide", [1, 2**14])
 @given(rows=replies())
 def test_sums_of_parts_are_those_of_their_clients(wide, rows):
-    before, sums.WIDE = sums.WIDE, wide
+    before, sums.WIDE_ROW_ENTRIES = sums.WIDE_ROW_ENTRIES, wide
     try:
         parts = [torch.arange(len(rows.weight))[start::3] for start in range(min(3, len(rows.weight)))]
         found = sums_of(rows, parts)
     finally:
-        sums.WIDE = before
+        sums.WIDE_ROW_ENTRIES = before
     for part, own in zip(parts, found, strict=True):
         total, weight = by_hand(rows, part.tolist())
         assert farthest((own.total, own.weight), (total, weight)) < 1e-9
@@ -486,7 +486,7 @@ def test_a_deserialised_part_is_never_marked_sound():
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("width", [4, sums.WIDE])
+@pytest.mark.parametrize("width", [4, sums.WIDE_ROW_ENTRIES])
 @pytest.mark.parametrize("chunk", [1, 7, 100])
 def test_half_precision_is_summed_in_float32(kind, width, chunk):
     """In halves most of a long sum is rounded away, and 100 clients with 60 examples each overflow float16."""

@@ -42,7 +42,7 @@ def test_non_finite_rows_have_no_finite_length_in_one_pass(monkeypatch):
 @on_gpu
 def test_lengths_of_wide_replies_are_those_of_the_cpu(monkeypatch):
     monkeypatch.setattr(one_pass, "MIN_ENTRIES", 0)
-    monkeypatch.setattr(guard, "ON_GPU", 1000)  # whichever way is open
+    monkeypatch.setattr(guard, "GPU_BLOCK_ENTRIES", 1000)  # whichever way is open
     rows, starts, only = stacks(torch.float32, "cpu")
     weight = torch.nn.functional.one_hot(only, 3).float()
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from corymb.core import smallest as module
 from corymb.core.smallest import smallest, smallest_of_each
-from corymb.engines.vectorised.probe import TRIED, _extremes
+from corymb.engines.vectorised.probe import MAX_TRIED_CLIENTS, _extremes
 
 WIDE = st.one_of(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1))
 
@@ -32,4 +32,4 @@ def test_the_clients_with_the_fewest_and_the_most_examples_are_in_order(values):
     sizes = torch.tensor(values)
     ascending = sizes.argsort(stable=True)
     ascending = ascending[sizes[ascending] > 0]
-    assert _extremes(sizes) == (ascending[:TRIED].tolist(), ascending.flip(0)[:TRIED].tolist())
+    assert _extremes(sizes) == (ascending[:MAX_TRIED_CLIENTS].tolist(), ascending.flip(0)[:MAX_TRIED_CLIENTS].tolist())

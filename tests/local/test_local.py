@@ -140,8 +140,11 @@ def start() -> list[torch.Tensor]:
     return [keys.normal(keys.fold(keys.root(1), j), shape, torch.float64) for j, shape in enumerate([(4, 2), (3,), ()])]
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", [*OPTIMISERS, *PROXIMAL])
-def test_steps_are_those_of_torch(name):
+def test_steps_are_those_of_torch(name, fused, monkeypatch):
+    if not fused:
+        monkeypatch.setattr("corymb.local.descent.can_fuse", lambda *_: False)
     how, make = {**OPTIMISERS, **PROXIMAL}[name]
     mu = 0.7 if name in PROXIMAL else 0.0
     ours, theirs, begin = start(), [p.requires_grad_() for p in start()], start()
@@ -154,6 +157,21 @@ def test_steps_are_those_of_torch(name):
             p.grad = g + mu * (p.detach() - b)
         optimiser.step()
         assert farthest(ours, [p.detach() for p in theirs]) < 1e-12
+
+
+@pytest.mark.parametrize("how", [Descent(lr=0.1, momentum=0.9), Descent(lr=0.05, optimiser="adam")])
+def test_steps_do_not_depend_on_how_tensors_lie_in_memory(how):
+    """Fused optimisers read memory from end to end, and vmap gives transposed gradients."""
+    plain = [torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(0, 3)]
+    transposed = [p.t().clone().t() for p in plain]
+    mixed = [plain[0].clone(), plain[1].clone()]
+    steppers = [Stepper(how, params) for params in (plain, transposed, mixed)]
+    for step in range(3):
+        grad = torch.randn(4, 3, generator=torch.Generator().manual_seed(step + 1))
+        for stepper, like in zip(steppers, (grad, grad, grad.t().clone().t()), strict=True):
+            stepper.step([like, torch.zeros(0, 3)])
+    assert farthest(transposed, plain) < 1e-6
+    assert farthest(mixed, plain) == 0
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)

@@ -84,7 +84,7 @@ def test_steps_on_cross_entropy_never_go_up_and_arrive(monkeypatch):
         sizes = alpha * theta[..., :3].square().sum() + penalised.INTERCEPT_PENALTY * theta[..., 3].square().sum()
         return float(cross_entropy((x @ theta.mT)[0], on.y, reduction="sum") + sizes / 2)
 
-    monkeypatch.setattr(penalised, "STEPS", 1)
+    monkeypatch.setattr(penalised, "STEPS_PER_PENALTY", 1)
     values = [loss(theta)]
     for _ in range(300):
         theta = penalised._descend(theta, x, targets, on.weight[None], alpha)

@@ -23,12 +23,12 @@ from corymb.trees import Params, Tree, align_leading
 
 Aggregate = Literal["mean", "trimmed", "median", "geometric-median", "krum", "multi-krum", "centred-clipping"]
 """The names of reductions."""
-TOLERATED = 0.25
+BAD_FRACTION = 0.25
 """The fraction of a cluster's replies that `trimmed`, `krum` and `multi-krum` take to be bad; the number is rounded
 down."""
-WEISZFELD = 32
+WEISZFELD_STEPS = 32
 """Weiszfeld steps for a geometric median."""
-CLIPPINGS = 3
+CLIPPING_STEPS = 3
 """Steps of centred clipping."""
 
 
@@ -39,7 +39,7 @@ class Reduction:
     aggregate: Aggregate = "mean"
     clip: float | None = None
     """Longer updates are first scaled down to this length."""
-    tolerated: float = TOLERATED
+    tolerated: float = BAD_FRACTION
     """The fraction of a cluster's replies that may be bad."""
 
     @property
@@ -97,13 +97,13 @@ class Reduction:
             case "trimmed":
                 return trimmed_mean(updates, f)
             case "geometric-median":
-                return geometric_median(updates, smoothing=1e-6 * least, steps=WEISZFELD)
+                return geometric_median(updates, smoothing=1e-6 * least, steps=WEISZFELD_STEPS)
             case "krum":
                 return krum(updates, f)
             case "multi-krum":
                 return multi_krum(updates, f)
             case "centred-clipping":
-                return centred_clipping(updates, radius=least, steps=CLIPPINGS)
+                return centred_clipping(updates, radius=least, steps=CLIPPING_STEPS)
         raise InvalidInput(f"aggregate is {self.aggregate!r}: wanted one of {', '.join(get_args(Aggregate))}.")
 
 

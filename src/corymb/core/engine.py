@@ -19,7 +19,7 @@ from corymb.trees import Signature, Tree, flatten, leaves, map_tensors
 
 T = TypeVar("T")
 DIGITS = "0123456789"
-LONGEST = 18
+MAX_INT64_DIGITS = 18
 """Digits that always fit into a 64-bit integer."""
 Verb = Literal["map", "sum"]
 Rejection = tuple[int, str]
@@ -298,7 +298,9 @@ def _numbers(names: Sequence[str]) -> np.ndarray | None:
     first, last = min(names, default=""), max(names, default="")  # their common prefix is that of all names
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     prefix = len(first[:same].rstrip(DIGITS))
-    if not all(0 < len(name) - prefix <= LONGEST and name.isascii() and name[prefix:].isdigit() for name in names):
+    if not all(
+        0 < len(name) - prefix <= MAX_INT64_DIGITS and name.isascii() and name[prefix:].isdigit() for name in names
+    ):
         return None
     return np.fromiter((int(name[prefix:]) for name in names), np.int64, len(names))
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from corymb.core.averaging import Reduction
 from corymb.core.client import ClientFn, Share, Shares
 from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, check_rows, each
-from corymb.core.guard import HANDFUL, Near
+from corymb.core.guard import FEW_CLIENTS, Near
 from corymb.core.intake import Intake, IntakeResult
 from corymb.core.smallest import BLOCK, smallest_of_each
 from corymb.core.sums import Sums
@@ -196,7 +196,7 @@ class Cohort:
         as usual are refused. `most` is an absolute bound on the length, used instead of a comparison with the others.
         `apart` says that a client's values for different sums come from different examples.
         """
-        handful = len(self._fed.names) <= HANDFUL
+        handful = len(self._fed.names) <= FEW_CLIENTS
         return Cohort(self._fed, self.ids, Near(models, by, loose, most, apart, handful), self._like)
 
     def like(self, rows: Tree) -> Cohort:

@@ -21,49 +21,50 @@ from corymb.core.one_pass import in_one_pass
 from corymb.core.sums import Sums, type_of_sum
 from corymb.trees import Params, Tree, align_leading, leaves, map_tensors, on_cpu
 
-STEPS = 4
+LEVELS_PER_DOUBLING = 4
 """Levels of length per factor of 2."""
-LEAD = 2.8
+MAX_TIMES_MEDIAN = 2.8
 """An update may be this many times as long as the median of the others (one client of ten that moves three times as far
 backwards already costs its cluster a point or two of accuracy)."""
-FEW = 30.0
-"""With few others, LEAD is multiplied by 1 + FEW / others³ (about 2 for three others, 1.04 for nine)."""
-FENCE = 5.0
+SMALL_GROUP_FACTOR = 30.0
+"""With few others, MAX_TIMES_MEDIAN is multiplied by 1 + SMALL_GROUP_FACTOR / others³ (about 2 for three others, 1.04
+for nine)."""
+FENCE_WIDTH = 5.0
 """An update is also accepted up to the upper quartile of the others plus this many interquartile ranges: a wide Tukey
 fence."""
-LARGER = 10.0 / LEAD
+MAX_SIZE_ALLOWANCE = 10.0 / MAX_TIMES_MEDIAN
 """Upper limit of the extra length allowed to a client in proportion to its number of examples: it may take more steps.
 """
-HANDFUL = 5
-"""Up to this many clients there is too little to compare with: only updates longer than CROWD times the median are
-refused. With five stocks as clients, one with a far higher price is not a bad client."""
-CROWD = 30.0
+FEW_CLIENTS = 5
+"""Up to this many clients there is too little to compare with: only updates longer than MAX_TIMES_MEDIAN_WITH_PEERS
+times the median are refused. With five stocks as clients, one with a far higher price is not a bad client."""
+MAX_TIMES_MEDIAN_WITH_PEERS = 30.0
 """Up to this multiple of the median, updates of about the same length as another are accepted. All clients of a small
 cluster are far from a model trained for others, and a rule against a single bad client must not exclude them. This also
 covers clients whose lengths rise gradually (California among 48 states)."""
-SIMILAR = 2.0
+SIMILAR_RATIO = 2.0
 """Two updates are of about the same length if neither is more than this many times the other."""
-NEGLIGIBLE = 1e-3
+NEGLIGIBLE_FRACTION = 1e-3
 """An update shorter than this fraction of the model's length is always accepted: near the optimum the others are tiny.
 """
-ALONE = 100.0
+ALONE_FACTOR = 100.0
 """A client alone in its cluster may move this many times farther: it affects nobody else's model."""
-PAIR = 10.0
+MAX_PAIR_RATIO = 10.0
 """In a cluster of two, the longer update may be this many times the shorter, if that exceeds the general bound."""
-UNKNOWN = 1000.0
+LOOSE_FACTOR = 1000.0
 """The refused multiple of the median (or of the models' length) for loose bounds and for sums that start from no model.
 """
-ROUNDING = 1 + 1e-4
+ROUNDING_TOLERANCE = 1 + 1e-4
 """Tolerance of an absolute bound (`Near.most`) for rounding in low precision."""
-IN_CACHE = 2**19
+CPU_BLOCK_ENTRIES = 2**19
 """Entries compared at once on a CPU, so that intermediate results stay in its cache."""
-WIDE = 2**16
+WIDE_ROW_ENTRIES = 2**16
 """Entries per row from which rows on a CPU that start from different models are compared one by one."""
-ON_GPU = 2**27
+GPU_BLOCK_ENTRIES = 2**27
 """Entries compared at once on a GPU, which limits the memory for intermediate results."""
-MIN_ROWS = 64
+MIN_BLOCK_ROWS = 64
 """The least number of rows compared at once: wide rows are compared a slice at a time, to save calls."""
-NEVER = 2**31
+UNBOUNDED_LEVEL = 2**31
 """A level above every length."""
 
 
@@ -74,15 +75,15 @@ class Near(NamedTuple):
     by: Tensor | None = None
     """n k: the mixture of models that each asked client starts from; None if it is given by the reply's weights."""
     loose: bool = False
-    """Whether to refuse only updates `UNKNOWN` times as long as usual: for replies of about the models' size that need
-    not be near them."""
+    """Whether to refuse only updates `LOOSE_FACTOR` times as long as usual: for replies of about the models' size that
+    need not be near them."""
     most: float | None = None
     """An absolute bound on the length, used instead of a comparison with other clients."""
     apart: bool = False
     """Whether a client's values for different sums come from different examples. Each sum is then reduced separately,
     and replies may have entries that the models lack."""
     handful: bool = False
-    """Whether the whole federation has no more than `HANDFUL` clients."""
+    """Whether the whole federation has no more than `FEW_CLIENTS` clients."""
 
     def at(self, places: Tensor) -> Near:
         """Restrict to the clients at these places among those asked."""
@@ -95,7 +96,7 @@ class Lengths(NamedTuple):
     length: Tensor  # n, float64
     group: Tensor  # n
 
-    def allowing(self, larger: Tensor, most: float = LARGER) -> Lengths:
+    def allowing(self, larger: Tensor, most: float = MAX_SIZE_ALLOWANCE) -> Lengths:
         """Lengths divided by the extra length allowed to clients with `larger` times the usual number of examples.
 
         The extra length is at most `most` times the usual one.
@@ -175,7 +176,7 @@ def largest_possible(
     lengths: Lengths,
     models: Tensor | None = None,
     weight: Tensor | None = None,
-    extra: float = LARGER,
+    extra: float = MAX_SIZE_ALLOWANCE,
 ) -> Tensor | None:
     """An upper bound on the magnitude of each row's values, from its distance to where it started: n.
 
@@ -294,15 +295,15 @@ def _mixture(by: Tensor) -> _Mixture:
 def _distances(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
     """The distance of every row from its mixture of the starts: n."""
     n, width = rows.shape
-    at_once = IN_CACHE if rows.device.type == "cpu" else ON_GPU
+    at_once = CPU_BLOCK_ENTRIES if rows.device.type == "cpu" else GPU_BLOCK_ENTRIES
     if mixture.share is None and (squares := in_one_pass(rows, starts, mixture.only)) is not None:
         return squares.sqrt()
-    if mixture.only is not None and rows.device.type == "cpu" and width >= WIDE:
+    if mixture.only is not None and rows.device.type == "cpu" and width >= WIDE_ROW_ENTRIES:
         return _distances_row_by_row(rows, starts, mixture.only)
     if rows.numel() <= at_once:
         whole: Tensor = torch.linalg.vector_norm(rows - mixture.of(starts, slice(None)), dim=1)
         return whole
-    few = min(n, max(MIN_ROWS, at_once // width))
+    few = min(n, max(MIN_BLOCK_ROWS, at_once // width))
     found = []
     for first in range(0, n, few):
         here = slice(first, first + few)
@@ -316,12 +317,12 @@ def _distances(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
 @torch.no_grad()
 def _distances_row_by_row(rows: Tensor, starts: Tensor, only: Tensor) -> Tensor:
     """`_distances` for wide rows, without a copy of each row's start: 1.3 to 1.8 times as fast."""
-    start_blocks = [start.split(IN_CACHE) for start in starts]
-    difference = rows.new_empty(min(IN_CACHE, rows.shape[1]))
+    start_blocks = [start.split(CPU_BLOCK_ENTRIES) for start in starts]
+    difference = rows.new_empty(min(CPU_BLOCK_ENTRIES, rows.shape[1]))
     squares = [
         sum(
             float(torch.linalg.vector_norm(torch.sub(block, origin, out=difference[: len(block)]))) ** 2
-            for block, origin in zip(row.split(IN_CACHE), start_blocks[start], strict=True)
+            for block, origin in zip(row.split(CPU_BLOCK_ENTRIES), start_blocks[start], strict=True)
         )
         for row, start in zip(rows, only.tolist(), strict=True)
     ]
@@ -344,8 +345,8 @@ def _only_sum(weight: Tensor) -> Tensor:
 
 
 def levels(lengths: Tensor) -> Tensor:
-    """Lengths on a logarithmic scale with `STEPS` per factor of 2, rounded down: n."""
-    return (STEPS * lengths.clamp_min(1e-300).log2()).floor().long()
+    """Lengths on a logarithmic scale with `LEVELS_PER_DOUBLING` per factor of 2, rounded down: n."""
+    return (LEVELS_PER_DOUBLING * lengths.clamp_min(1e-300).log2()).floor().long()
 
 
 class Bounds(NamedTuple):
@@ -375,21 +376,21 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
     """
     length, group = found
     if near is not None and near.most is not None:
-        return Bounds(_level(near.most * ROUNDING), {}, near.most)
+        return Bounds(_level(near.most * ROUNDING_TOLERANCE), {}, near.most)
     models = model_lengths(near.models) if models is None and near is not None else models
-    negligible = 0.0 if models is None else NEGLIGIBLE * float(models.amax())
+    negligible = 0.0 if models is None else NEGLIGIBLE_FRACTION * float(models.amax())
     moved = _moved(length)
     usual = _quantile(moved[:-1], 0.5)
     if near is None or near.loose:
         size = 0.0 if models is None else _quantile(models.sort().values, 0.5)
-        return Bounds(_level(UNKNOWN * max(usual, size)), {}, usual)
+        return Bounds(_level(LOOSE_FACTOR * max(usual, size)), {}, usual)
     most = max(_most(moved), negligible)
-    most = max(most, CROWD * usual) if near.handful else most
+    most = max(most, MAX_TIMES_MEDIAN_WITH_PEERS * usual) if near.handful else most
     by_group, numbers = {}, group.unique().tolist()
     for number in numbers if len(numbers) > 1 or len(length) < 3 else ():  # one group of all has the general bound
         members = length[group == number]
         if number >= 0:
-            few = ALONE * most if len(members) == 1 else PAIR * float(members.amin())
+            few = ALONE_FACTOR * most if len(members) == 1 else MAX_PAIR_RATIO * float(members.amin())
             by_group[number] = _level(max(most, few if len(members) < 3 else _most(_moved(members))))
     return Bounds(_level(most), by_group, usual)
 
@@ -397,22 +398,22 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
 def clearly_near(found: Deviations, near: Near | None, larger: Tensor, max_value: float) -> Tensor | None:
     """Whether lengths alone show that no reply is too far and no value above `max_value` (a bool on their device).
 
-    They do if every reply moved, started from one model, and the longest is within `LEAD` medians, which every bound
-    allows: then neither bounds nor values need be checked. None if this test does not apply. `larger` is as in
-    `Lengths.allowing`.
+    They do if every reply moved, started from one model, and the longest is within `MAX_TIMES_MEDIAN` medians, which
+    every bound allows: then neither bounds nor values need be checked. None if this test does not apply. `larger` is as
+    in `Lengths.allowing`.
     """
     usual = near is not None and near.by is None and near.most is None and not near.loose
     if not usual or found.models is None or len(larger) < 3:
         return None
     weight = found.weight
-    allowed = larger.clamp(1, LARGER).to(found.squares.device, non_blocking=True)
+    allowed = larger.clamp(1, MAX_SIZE_ALLOWANCE).to(found.squares.device, non_blocking=True)
     ascending = (found.squares.sum(0).sqrt() / allowed).sort().values
     longest, middle = ascending[-1], ascending[(len(ascending) - 1) // 2]  # the median of the others
     one_model = ((weight > 0).sum(1) == 1).all() & (weight >= 0).all()
     fits = (
-        2 * LARGER * longest + 2 * found.models.square().sum(0).sqrt().amax() <= max_value
+        2 * MAX_SIZE_ALLOWANCE * longest + 2 * found.models.square().sum(0).sqrt().amax() <= max_value
     )  # as in `largest_possible`
-    return one_model & fits & (ascending[0] > 0) & (longest <= LEAD * middle)
+    return one_model & fits & (ascending[0] > 0) & (longest <= MAX_TIMES_MEDIAN * middle)
 
 
 def too_far(found: Lengths, near: Near | None, models: Tensor | None = None) -> tuple[Tensor, Bounds] | None:
@@ -428,7 +429,7 @@ def longest_accepted(rows: Params, start: Params) -> float | None:
     lengths = torch.zeros(0) if found is None else found.length
     if not bool((lengths > 0).any()):
         return None
-    return max(LEAD * _quantile(_moved(lengths)[:-1], 0.5), SIMILAR * float(lengths.max()))
+    return max(MAX_TIMES_MEDIAN * _quantile(_moved(lengths)[:-1], 0.5), SIMILAR_RATIO * float(lengths.max()))
 
 
 def _most(moved: Tensor) -> float:
@@ -437,13 +438,15 @@ def _most(moved: Tensor) -> float:
     if len(rest) < 2:  # with two clients, either may be the outlier
         return math.inf
     low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
-    most = max(LEAD * (1 + FEW / len(rest) ** 3) * middle, high + FENCE * (high - low))
+    most = max(MAX_TIMES_MEDIAN * (1 + SMALL_GROUP_FACTOR / len(rest) ** 3) * middle, high + FENCE_WIDTH * (high - low))
     below = int((moved <= most).sum())  # lengths that are accepted; the last of them is where an extension starts
-    ascending: list[float] = moved[max(0, below - 1) : int((moved <= CROWD * middle).sum())].tolist()
+    ascending: list[float] = moved[
+        max(0, below - 1) : int((moved <= MAX_TIMES_MEDIAN_WITH_PEERS * middle).sum())
+    ].tolist()
     for shorter, longer in pairwise(ascending):  # extend to lengths about as long as an accepted one
-        most = longer if shorter <= most < longer <= SIMILAR * shorter else most
+        most = longer if shorter <= most < longer <= SIMILAR_RATIO * shorter else most
     beyond = [length for length in ascending if length > most]
-    similar = [longer for shorter, longer in pairwise(beyond) if longer <= SIMILAR * shorter]
+    similar = [longer for shorter, longer in pairwise(beyond) if longer <= SIMILAR_RATIO * shorter]
     return max([most, *similar])
 
 
@@ -458,8 +461,8 @@ def _quantile(ascending: Tensor, part: float) -> float:
 
 
 def _level(length: float) -> int:
-    """The level of a bound; `NEVER` if there was nothing to compare with (no other client, or none that moved)."""
-    return int(levels(torch.tensor(length, dtype=torch.float64))) if 0 < length < math.inf else NEVER
+    """The level of a bound; `UNBOUNDED_LEVEL` if there is nothing to compare with: no other client, or none moved."""
+    return int(levels(torch.tensor(length, dtype=torch.float64))) if 0 < length < math.inf else UNBOUNDED_LEVEL
 
 
 def model_lengths(models: Params, found: Tensor | None = None) -> Tensor:

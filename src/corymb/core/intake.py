@@ -18,7 +18,7 @@ from torch import Tensor
 from corymb.core.client import Share, Shares, Slot
 from corymb.core.engine import Call, Part, Rejection, Verb
 from corymb.core.guard import (
-    LARGER,
+    MAX_SIZE_ALLOWANCE,
     Bounds,
     Deviations,
     Lengths,
@@ -51,9 +51,9 @@ from corymb.core.rules import (
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, all_of, sums_of
 from corymb.trees import Signature, Tree, align_leading, leaves, map_tensors, on_cpu, signature, tree_map
 
-REASON = 200
+MAX_REASON_LENGTH = 200
 """Characters kept of a rejection reason; hosts may send longer ones."""
-EVERYBODYS = signature(None)
+SIGNATURE_OF_ALL = signature(None)
 """Placeholder signature of a part that holds all replies: there are no others to agree with."""
 Writes = tuple[Tensor, dict[str, Slot]]
 """Client ids, and the memory slots they write."""
@@ -222,7 +222,7 @@ class Intake:
 
     def reject(self, client: int, reason: str) -> None:
         """Record why a client has no reply that counts. The first reason given stays."""
-        self._reasons.setdefault(client, reason[:REASON])
+        self._reasons.setdefault(client, reason[:MAX_REASON_LENGTH])
 
     def add_rows(self, ids: Tensor, rows: Tree, writes: dict[str, Slot]) -> None:
         """Take in stacked replies and memory writes of clients of this host."""
@@ -328,7 +328,9 @@ class Intake:
     @cached_property
     def _most_extra(self) -> float:
         """The most extra length for a client with many examples: statistics, near no model, are as long as it has."""
-        return LARGER if self._near is not None else float(self._larger.amax().clamp_min(LARGER))
+        return (
+            MAX_SIZE_ALLOWANCE if self._near is not None else float(self._larger.amax().clamp_min(MAX_SIZE_ALLOWANCE))
+        )
 
     def _misfit(self, value: Tree, *, summed: bool = False) -> str | None:
         return None if self._near is None else misfit(value, self._near, summed=summed)
@@ -345,7 +347,7 @@ class Intake:
                 self._take(part)
         self._record_rejections(part, part.rejected)
         if part.error:
-            self.errors.add(part.error[:REASON])
+            self.errors.add(part.error[:MAX_REASON_LENGTH])
         self.cause = self.cause or part.cause
 
     def _part_problem(self, part: Part) -> str | None:
@@ -367,7 +369,7 @@ class Intake:
                 larger = self._larger[places]  # for a sum over several clients, use the largest
                 larger = larger.amax().expand(len(ids)) if self.verb == "sum" else larger
                 lengths = lengths.allowing(larger, self._most_extra)
-        form = EVERYBODYS if self._is_checked(part) else part_signature(part, self.verb)
+        form = SIGNATURE_OF_ALL if self._is_checked(part) else part_signature(part, self.verb)
         pile = self._piles.setdefault((form, None), _Pile())
         pile.add(part.value, _Added(ids, lengths, {}, part.host, part_bytes(part, self.verb)))
         pile.spread = part.spread

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-TOP = 255
+MAX_PIXEL = 255
 
 
 def as_numbers(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -20,5 +20,5 @@ def as_numbers(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     if x.dtype != torch.uint8:
         return x
     # Divide by a tensor: a GPU divides by a Python scalar by multiplying with its reciprocal, which rounds differently.
-    top = torch.full((), TOP, dtype=torch.float32, device=x.device)
+    top = torch.full((), MAX_PIXEL, dtype=torch.float32, device=x.device)
     return x.to(torch.float32).div_(top).to(dtype)

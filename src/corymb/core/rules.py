@@ -13,9 +13,9 @@ from corymb.core.engine import Part, Verb
 from corymb.core.sums import Sums
 from corymb.trees import Signature, Tree, flatten, leaves, map_tensors, nbytes, on_cpu, signature, unflatten
 
-LARGEST = 1e15
+MAX_MAGNITUDE = 1e15
 """Largest magnitude that may be summed, per unit of weight: no model has it, and it would swamp the other clients."""
-ROUNDING = 1 + 1e-6
+ROUNDING_TOLERANCE = 1 + 1e-6
 
 
 class Flags(NamedTuple):
@@ -35,7 +35,7 @@ def flag_rows(rows: Tree, sizes: Tensor) -> Flags:
     if not isinstance(rows, (Share, Shares)):
         return Flags([], [], 0)
     faults = list(_not_finite(rows[1:]))
-    first, most = len(faults), sizes.clamp_min(1).to(rows.weight)[:, None] * ROUNDING
+    first, most = len(faults), sizes.clamp_min(1).to(rows.weight)[:, None] * ROUNDING_TOLERANCE
     faults.append(((rows.weight < 0).any(1), "weight is negative"))
     faults.append(((rows.weight > most).any(1), "weight is more than the client's size allows"))
     if rows.label is not None:
@@ -90,7 +90,7 @@ def flag_sums(sums: Sums[Tree], sizes: Tensor) -> SumFlags:
 
 def max_summable(value: Tree) -> float:
     """The largest magnitude that every tensor of a summed reply may have."""
-    return min((_bound(leaf) for leaf in leaves(value) if leaf.is_floating_point()), default=LARGEST)
+    return min((_bound(leaf) for leaf in leaves(value) if leaf.is_floating_point()), default=MAX_MAGNITUDE)
 
 
 def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:
@@ -103,12 +103,15 @@ def _sums_faults(sums: Sums[Tree], sizes: Tensor) -> Iterator[tuple[Tensor, str]
     k, weight = len(sums.weight), sums.weight.double()
     yield ~(weight.abs() < torch.inf), "value is not finite"
     yield weight < 0, "weight is negative"
-    yield weight > float(sizes.clamp_min(1).sum()) * ROUNDING, "weight is more than its clients' sizes allow"
+    yield weight > float(sizes.clamp_min(1).sum()) * ROUNDING_TOLERANCE, "weight is more than its clients' sizes allow"
     numbers = [leaf for leaf in leaves(sums.total) if leaf.is_floating_point() and leaf.numel()]
     if numbers:
         largest = torch.stack([_largest(leaf) for leaf in numbers]).double()
         yield ~(largest < torch.inf), "value is not finite"
-        yield largest > weight.to(largest.device) * LARGEST * ROUNDING, "total is larger than its weight allows"
+        yield (
+            largest > weight.to(largest.device) * MAX_MAGNITUDE * ROUNDING_TOLERANCE,
+            "total is larger than its weight allows",
+        )
     if sums.label is not None:
         yield _outside(sums.label, k), _out_of_range(k)
 
@@ -132,7 +135,7 @@ def _largest(rows: Tensor) -> Tensor:
 
 
 def _bound(leaf: Tensor) -> float:
-    return min(LARGEST, torch.finfo(leaf.dtype).max)
+    return min(MAX_MAGNITUDE, torch.finfo(leaf.dtype).max)
 
 
 def _out_of_range(k: int) -> str:
@@ -144,7 +147,7 @@ def _outside(label: Tensor, k: int) -> Tensor:
     return ((flat < 0) | (flat >= k)).any(1)
 
 
-PLAIN = frozenset(
+SENDABLE_DTYPES = frozenset(
     {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
     | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 )
@@ -169,7 +172,7 @@ def _odd_kind(leaf: Tensor) -> str:
         return "a sparse tensor"
     if leaf.device.type == "meta":
         return "a meta tensor"
-    return "" if leaf.dtype in PLAIN else f"numbers of type {str(leaf.dtype).removeprefix('torch.')}"
+    return "" if leaf.dtype in SENDABLE_DTYPES else f"numbers of type {str(leaf.dtype).removeprefix('torch.')}"
 
 
 def rows_problem(rows: Tree, verb: Verb) -> str | None:

@@ -12,9 +12,9 @@ from corymb.core.client import Share, Shares
 from corymb.trees import Params, Tree, align_leading, flatten, leaves, map_tensors, take, tree_map, unflatten
 
 N = TypeVar("N")
-WIDE = 2**14
+WIDE_ROW_ENTRIES = 2**14
 """Entries per row above which adding the row takes longer than dispatching the addition from Python."""
-HALVES = frozenset({torch.float16, torch.bfloat16})
+HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
 
 
 def type_of_sum(kind: torch.dtype, weight: torch.dtype) -> torch.dtype:
@@ -23,8 +23,8 @@ def type_of_sum(kind: torch.dtype, weight: torch.dtype) -> torch.dtype:
     Half precision would lose most of a long sum to rounding, and integers times a fractional weight would be truncated.
     """
     if not kind.is_floating_point:
-        return weight if weight not in HALVES else torch.float32
-    return torch.float32 if kind in HALVES else kind
+        return weight if weight not in HALF_DTYPES else torch.float32
+    return torch.float32 if kind in HALF_DTYPES else kind
 
 
 class Sums(NamedTuple, Generic[N]):
@@ -50,9 +50,9 @@ class Sums(NamedTuple, Generic[N]):
         if not whole:
             used = self.weight > 0
             means = tree_map(lambda mean, other: torch.where(align_leading(used, mean), mean, other), means, empty)
-        if not any(leaf.dtype in HALVES for leaf in leaves(empty)):
+        if not any(leaf.dtype in HALF_DTYPES for leaf in leaves(empty)):
             return means
-        return tree_map(lambda mean, other: mean.to(other.dtype) if other.dtype in HALVES else mean, means, empty)
+        return tree_map(lambda mean, other: mean.to(other.dtype) if other.dtype in HALF_DTYPES else mean, means, empty)
 
 
 def add_up(rows: Share[N] | Shares[N]) -> Sums[N]:
@@ -98,7 +98,12 @@ def _only(weight: Tensor, part: Tensor) -> Tensor:
 
 def _sums_at_once(value: Tensor, weight: Tensor) -> Tensor:
     """The weighted sums of n rows by sparse weights (n k); on a CPU each wide row is read only for its weights ≠ 0."""
-    wide = value.dim() > 1 and value[0].numel() >= WIDE and value.device.type == "cpu" and value.is_floating_point()
+    wide = (
+        value.dim() > 1
+        and value[0].numel() >= WIDE_ROW_ENTRIES
+        and value.device.type == "cpu"
+        and value.is_floating_point()
+    )
     if not wide:
         return _weighted_sum(value, weight, own=False)
     total = value.new_zeros(weight.shape[1], *value.shape[1:], dtype=type_of_sum(value.dtype, weight.dtype))

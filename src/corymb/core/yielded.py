@@ -14,7 +14,7 @@ from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
-PLAIN = (bool, int, float, str, list, tuple, Mapping)
+JSON_TYPES = (bool, int, float, str, list, tuple, Mapping)
 """Types that JSON can hold. Of a list only the first item is checked, since it may be long."""
 
 
@@ -132,7 +132,7 @@ class Yielded:
 
 def _not_plain(value: object, place: str = "") -> Iterator[tuple[str, str]]:
     """Where a note holds what JSON cannot, and what that is."""
-    if value is not None and not isinstance(value, PLAIN):
+    if value is not None and not isinstance(value, JSON_TYPES):
         yield place, f"is {_kind(value)}"
     elif isinstance(value, Mapping):
         for name, inner in value.items():

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from corymb.core.rules import LARGEST
+from corymb.core.rules import MAX_MAGNITUDE
 from corymb.settings import InvalidInput, require
 
 Array = np.ndarray[Any, Any]
@@ -65,13 +65,14 @@ def require_sums(values: Array, names: Sequence[str]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         top = np.maximum(np.fmax.reduce(values, axis=0), -np.fmin.reduce(values, axis=0).astype(np.float64))
         large = np.flatnonzero(
-            (top > LARGEST) & (top <= np.finfo(np.float32).max)
+            (top > MAX_MAGNITUDE) & (top <= np.finfo(np.float32).max)
         )  # larger ones are infinite in float32 and reported as such
         usual = {names[place]: np.nanmedian(np.abs(values[:, place])) for place in large.tolist()}
-    beyond = [f"{name} (such as {size:.3g})" for name, size in usual.items() if size > LARGEST]
+    beyond = [f"{name} (such as {size:.3g})" for name, size in usual.items() if size > MAX_MAGNITUDE]
     require(
         not beyond,
-        f"Numbers of {', '.join(beyond[:3])} are too large to be summed: wanted at most {LARGEST:g}; use larger units.",
+        f"Numbers of {', '.join(beyond[:3])} are too large to be summed: wanted at most {MAX_MAGNITUDE:g}; "
+        "use larger units.",
     )
 
 

@@ -13,11 +13,11 @@ from corymb.settings import InvalidInput
 
 Hello = Mapping[str, Any]
 """A node's description of itself."""
-SAME = ("task", "classes", "feature_names", "features", "standardise", "codes", "linear", "preparation")
+COMMON_FIELDS = ("task", "classes", "feature_names", "features", "standardise", "codes", "linear", "preparation")
 """The fields of the schema that must agree; notes are concatenated, and counts of clients are added."""
-OTHER = "other"
+OTHER_CATEGORY = "other"
 """The category for all remaining values; it comes last."""
-LONG, MOST = 80, 4
+MAX_VALUE_LENGTH, MAX_DIFFERENCES = 80, 4
 """The most characters of a value, and the most differences, that are shown: the suggested options follow them."""
 
 
@@ -25,7 +25,7 @@ def same_schema(hellos: Sequence[Hello]) -> dict[str, Any]:
     """The schema of all clients' examples; raises InvalidInput if the nodes' schemas differ."""
     first = hellos[0]
     for hello in hellos[1:]:
-        if any(first["schema"].get(name) != hello["schema"].get(name) for name in SAME):
+        if any(first["schema"].get(name) != hello["schema"].get(name) for name in COMMON_FIELDS):
             raise InvalidInput(f"Nodes {first['name']!r} and {hello['name']!r} {_mismatch(first, hello, hellos)}")
     notes = [f"{hello['name']}: {note}" for hello in hellos for note in hello["schema"].get("notes", ())]
     counts: dict[str, int] = {}
@@ -40,7 +40,12 @@ def _mismatch(first: Hello, hello: Hello, all_hellos: Sequence[Hello]) -> str:
     begin = "differ in what their examples are like"
     try:
         found = list(_differences(first["schema"], hello["schema"]))
-        differ = "; ".join([*found[:MOST], *([f"and {len(found) - MOST} more"] if len(found) > MOST else [])])
+        differ = "; ".join(
+            [
+                *found[:MAX_DIFFERENCES],
+                *([f"and {len(found) - MAX_DIFFERENCES} more"] if len(found) > MAX_DIFFERENCES else []),
+            ]
+        )
         return (
             f"{begin}: {differ}. {_options_to_add([one['schema'] for one in all_hellos], list(map(_rows, all_hellos)))}"
         )
@@ -117,7 +122,7 @@ def _only_in_one(mine: Collection[Any], other: Collection[Any]) -> list[list[Any
 
 
 def _short(value: Any) -> str:
-    return text if len(text := str(value)) <= LONG else f"{text[:LONG]}…"
+    return text if len(text := str(value)) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
 
 
 def _shape(schema: Mapping[str, Any]) -> list[Any]:
@@ -192,8 +197,11 @@ def _common(rows: Sequence[list[str]]) -> list[str]:
 def _union(rows: Sequence[Sequence[str]]) -> list[str]:
     """All names that occur, sorted as numbers if all of them are numbers, with `other` last."""
     names = {str(name) for row in rows for name in row}
-    numbers = all(name.lstrip("-").replace(".", "", 1).isdigit() for name in names - {OTHER})
-    return sorted(names, key=lambda name: (name == OTHER, float(name) if numbers and name != OTHER else 0.0, name))
+    numbers = all(name.lstrip("-").replace(".", "", 1).isdigit() for name in names - {OTHER_CATEGORY})
+    return sorted(
+        names,
+        key=lambda name: (name == OTHER_CATEGORY, float(name) if numbers and name != OTHER_CATEGORY else 0.0, name),
+    )
 
 
 def _mean(values: Sequence[float], rows: Sequence[float]) -> float:

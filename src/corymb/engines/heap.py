@@ -12,9 +12,9 @@ import os
 import sys
 from functools import cache
 
-REUSED = 2**26
+MAX_HEAP_BLOCK = 2**26
 """The largest block, in bytes, that malloc takes from its heap; a larger one is mapped again at each allocation."""
-KEPT = 2**28
+KEPT_FREE_BYTES = 2**28
 """Free bytes at the top of the heap that malloc does not return to the system."""
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's malloc.h
 _USER_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
@@ -29,4 +29,6 @@ def keep_freed_memory() -> bool:
     if not sys.platform.startswith("linux") or any(name in os.environ for name in _USER_SETTINGS):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    return mallopt is not None and all([mallopt(_MMAP_THRESHOLD, REUSED), mallopt(_TRIM_THRESHOLD, KEPT)])
+    return mallopt is not None and all(
+        [mallopt(_MMAP_THRESHOLD, MAX_HEAP_BLOCK), mallopt(_TRIM_THRESHOLD, KEPT_FREE_BYTES)]
+    )

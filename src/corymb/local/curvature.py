@@ -17,10 +17,10 @@ from corymb.keys import fold, normal, root
 from corymb.local.descent import Descent
 from corymb.trees import Params, align_leading
 
-ITERATIONS = 6
+LANCZOS_ITERATIONS = 6
 """Iterations of Lanczos's method. Six are exact for six parameters, and a few hundredths too small for a hundred; steps
 of 1/L leave room for an estimate that is too small by half."""
-APART = 1e-2
+PROBE_DISTANCE = 1e-2
 """The distance between the two points whose gradients are compared, relative to the model's norm (at least 1)."""
 
 
@@ -42,12 +42,12 @@ def curvature(gradient: Callable[[Params], Params], params: Params, clients: int
         name: normal(fold(key, place), tuple(value.shape[len(lead) :])).to(value).expand_as(value)
         for place, (name, value) in enumerate(params.items())
     }
-    size, base = APART * _length(params, lead).clamp_min(1), gradient(params)
+    size, base = PROBE_DISTANCE * _length(params, lead).clamp_min(1), gradient(params)
     link = _length(direction, lead)
     direction, before = _over(direction, link), {name: torch.zeros_like(value) for name, value in params.items()}
     link, alongs, links = torch.zeros_like(link), list[Tensor](), list[Tensor]()
     found = link
-    for _ in range(ITERATIONS):
+    for _ in range(LANCZOS_ITERATIONS):
         shifted = gradient(
             {name: value + align_leading(size, value) * direction[name] for name, value in params.items()}
         )

@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
-from corymb.keys import Key, fold, fold_number
+from corymb.keys import Key, fold, fold_number, no_transform_active
 from corymb.settings import check_types, require
 from corymb.trees import align_leading
 
-MEASURED = 8
+CURVATURE_BATCHES = 8
 """Curvature is estimated on this many batches' worth of examples; on all examples it would cost more than the steps."""
-HELD = 2**22
+MAX_DRAWN_ROWS = 2**22
 """The most row indices that are drawn in advance for the batches of many clients."""
 
-LARGEST = 1e18
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+"""Adam's usual settings."""
+MAX_RATE = 1e18
 """The upper limit of step sizes and penalties: products of larger ones with parameters overflow."""
-MOST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 """The upper limit of step and batch counts, so that their products fit into 64 bits."""
 
 
@@ -58,20 +62,20 @@ class Descent:
 
     def __post_init__(self) -> None:
         check_types(self)
-        require(0 < self.lr <= LARGEST, f"lr must be positive and at most {LARGEST:g}, got {self.lr}.")
+        require(0 < self.lr <= MAX_RATE, f"lr must be positive and at most {MAX_RATE:g}, got {self.lr}.")
         require(0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}.")
         require(self.decay == 1 or self.linear_decay is None, "Give decay or linear_decay, not both.")
         require(self.steps is None or self.epochs is None, "Give steps or epochs, not both.")
         for name in ("steps", "epochs", "batch", "linear_decay"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")
-            require(value is None or value <= MOST, f"{name} must be at most {MOST}, got {value}.")
+            require(value is None or value <= MAX_COUNT, f"{name} must be at most {MAX_COUNT}, got {value}.")
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}.")
         require(self.optimiser == "sgd" or self.momentum == 0, "momentum goes with optimiser 'sgd', not with 'adam'.")
         require(self.optimiser == "sgd" or not self.safe, "safe goes with optimiser 'sgd', not with 'adam'.")
         for name in ("weight_decay", "proximal"):
             value = getattr(self, name)
-            require(0 <= value <= LARGEST, f"{name} must be in [0, {LARGEST:g}], got {value}.")
+            require(0 <= value <= MAX_RATE, f"{name} must be in [0, {MAX_RATE:g}], got {value}.")
         positive = self.clip_gradient is None or self.clip_gradient > 0
         require(positive, f"clip_gradient must be positive, got {self.clip_gradient}.")
 
@@ -162,11 +166,11 @@ class Batches:
         """For each of n clients that run one by one, a function from a pass to its order of rows.
 
         A pass is drawn for all clients together, when the first of them needs it. All entries are None without batches,
-        and if the orders, n m indices for every pass, might exceed `HELD`.
+        and if the orders, n m indices for every pass, might exceed `MAX_DRAWN_ROWS`.
         """
         n, longest = weight.shape
         passes = how.epochs or how.steps or 1  # an upper bound: a client with a single batch has a pass per step
-        if how.batch is None or n * longest * passes > HELD:
+        if how.batch is None or n * longest * passes > MAX_DRAWN_ROWS:
             return [None] * n
         drawn: dict[int, Tensor] = {}
 
@@ -179,11 +183,17 @@ class Batches:
 
     @staticmethod
     def sample(how: Descent, weight: Tensor, key: Key) -> Tensor | None:
-        """The rows on which curvature is estimated: `MEASURED` batches' worth, or None (all) without batches."""
+        """The rows of `CURVATURE_BATCHES` batches, on which curvature is estimated; None (all) without batches."""
         if how.batch is None:
             return None
-        larger = replace(how, batch=MEASURED * how.batch, steps=1, epochs=None)
+        larger = replace(how, batch=CURVATURE_BATCHES * how.batch, steps=1, epochs=None)
         return next(iter(Batches(larger, weight, fold(key, "curvature"))))[0]
+
+
+def can_fuse(params: list[Tensor], grads: list[Tensor]) -> bool:
+    """Whether torch's fused optimisers, which read memory from end to end, can step these tensors."""
+    plain = all(p.is_contiguous() and p.dtype == g.dtype for p, g in zip(params, grads, strict=True))
+    return plain and bool(params) and params[0].device.type in ("cpu", "cuda") and no_transform_active()
 
 
 class Stepper:
@@ -213,6 +223,9 @@ class Stepper:
             pull = torch._foreach_sub(self.params, self.start)
             grads = list(torch._foreach_add(grads, list(pull), alpha=how.proximal))
         self.taken += 1
+        if active is None and self.part is None and self.state and can_fuse(self.params, grads):
+            self._fused_step(grads)
+            return
         if how.optimiser == "adam":
             grads = self._adam(grads)
         elif how.momentum:
@@ -232,11 +245,48 @@ class Stepper:
         factor = most / norm.clamp_min(most)
         return [g * factor.reshape((*factor.shape, *[1] * (g.dim() - first))) for g in grads]
 
-    def _adam(self, grads: list[Tensor], beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> list[Tensor]:
+    def _adam(self, grads: list[Tensor]) -> list[Tensor]:
         first, second = self.state
-        torch._foreach_lerp_(first, grads, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
-        scale = torch._foreach_sqrt(torch._foreach_div(second, 1 - beta2**self.taken))
-        torch._foreach_add_(scale, eps)
-        return list(torch._foreach_div(torch._foreach_div(first, 1 - beta1**self.taken), scale))
+        torch._foreach_lerp_(first, grads, 1 - BETA_1)
+        torch._foreach_mul_(second, BETA_2)
+        torch._foreach_addcmul_(second, grads, grads, 1 - BETA_2)
+        scale = torch._foreach_sqrt(torch._foreach_div(second, 1 - BETA_2**self.taken))
+        torch._foreach_add_(scale, EPSILON)
+        return list(torch._foreach_div(torch._foreach_div(first, 1 - BETA_1**self.taken), scale))
+
+    def _fused_step(self, grads: list[Tensor]) -> None:
+        """The step by torch's fused optimisers, which read and write every entry once."""
+        how, grads = self.how, [grad.contiguous() for grad in grads]
+        if how.optimiser == "sgd":
+            momenta = cast("list[Tensor | None]", self.state[0])
+            sgd(
+                self.params,
+                grads,
+                momenta,
+                lr=how.lr,
+                momentum=how.momentum,
+                dampening=0.0,
+                weight_decay=0.0,
+                nesterov=False,
+                maximize=False,
+                fused=True,
+            )
+            return
+        first, second = self.state
+        taken = list(torch.full((len(grads),), self.taken - 1.0, device=grads[0].device).unbind())
+        adam(
+            self.params,
+            grads,
+            first,
+            second,
+            [],
+            taken,
+            lr=how.lr,
+            beta1=BETA_1,
+            beta2=BETA_2,
+            eps=EPSILON,
+            weight_decay=0.0,
+            amsgrad=False,
+            maximize=False,
+            fused=True,
+        )

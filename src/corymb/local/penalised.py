@@ -21,19 +21,19 @@ from torch.nn.functional import one_hot
 from corymb.core.objective import Examples
 from corymb.local.held_out import hold_out
 
-STRENGTHS = torch.logspace(4, -4, 9, dtype=torch.float64)
+PENALTIES = torch.logspace(4, -4, 9, dtype=torch.float64)
 """Penalties α for the squared loss, strongest first; losses are summed over examples, features are standardised."""
-CLASS_STRENGTHS = torch.logspace(3, -2, 6, dtype=torch.float64)
+CLASS_PENALTIES = torch.logspace(3, -2, 6, dtype=torch.float64)
 """Penalties α for cross-entropy, strongest first."""
-TURNS = 8
+HELD_OUT_PARTS = 8
 """The number of held-out parts, a quarter of the examples each, on which penalties for cross-entropy are compared."""
-STEPS = 15
+STEPS_PER_PENALTY = 15
 """Steps at each penalty for cross-entropy, warm-started at the solution for the previous one."""
 INTERCEPT_PENALTY = 1e-2
 """The penalty on intercepts for cross-entropy: without one, a client with a single label has no minimiser."""
 CONFIDENCE = 0.5
 """The factor on log-likelihoods of examples left out; 1 would be right if their errors were independent."""
-NEGLIGIBLE = 1e-8
+NEGLIGIBLE_ERROR = 1e-8
 """Errors, relative to the targets, and differences of logits below this count as 0."""
 
 
@@ -51,8 +51,8 @@ def ridge(on: Examples, *, intercept: bool) -> Tensor:
         thetas, squares, votes = (torch.cat(pair, -1) for pair in zip(free, held, strict=True))
     scale = (weight @ y.square()).clamp_min(torch.finfo(y.dtype).tiny)
     # A Gaussian of unknown variance: log-likelihood −m/2 log Σ r²
-    log_weight = -CONFIDENCE * weight.sum() / 2 * (squares / scale + NEGLIGIBLE).log()
-    portion = (log_weight + (votes + NEGLIGIBLE).log()).softmax(0)
+    log_weight = -CONFIDENCE * weight.sum() / 2 * (squares / scale + NEGLIGIBLE_ERROR).log()
+    portion = (log_weight + (votes + NEGLIGIBLE_ERROR).log()).softmax(0)
     return (thetas @ portion).to(on.x)
 
 
@@ -73,11 +73,11 @@ def _path(x: Tensor, y: Tensor, weight: Tensor, *, free: bool) -> tuple[Tensor, 
     centre, level = (weight @ x / total * free, weight @ y / total * free)
     x, y, root = x - centre, y - level, weight.sqrt()[:, None]
     values, vectors = torch.linalg.eigh((x.mT * weight) @ x)
-    gain = 1 / (values.clamp_min(0)[:, None] + STRENGTHS.to(x))  # d a
+    gain = 1 / (values.clamp_min(0)[:, None] + PENALTIES.to(x))  # d a
     along = x @ vectors  # m d
     thetas = gain * (along.mT @ (weight * y))[:, None]
     leverage = weight[:, None] * (along.square() @ gain + free / total)  # m a
-    left_out = root * (y[:, None] - along @ thetas) / (1 - leverage).clamp_min(NEGLIGIBLE)
+    left_out = root * (y[:, None] - along @ thetas) / (1 - leverage).clamp_min(NEGLIGIBLE_ERROR)
     thetas = vectors @ thetas
     thetas = torch.cat([thetas, (level - centre @ thetas)[None]]) if free else thetas
     freedom = free + (values.clamp_min(0)[:, None] * gain).sum(0)
@@ -91,13 +91,13 @@ def logistic(on: Examples, classes: int, *, shares: Tensor | None = None) -> Ten
     Penalties are weighted by errors on held-out parts. `shares` (m c) are soft targets to fit instead of the labels.
     """
     x, y, weight = on.x.to(_wide(on.x)), on.y, on.weight.to(_wide(on.x))
-    parts = [hold_out(on._replace(weight=weight), turn=turn) for turn in range(TURNS)]
+    parts = [hold_out(on._replace(weight=weight), turn=turn) for turn in range(HELD_OUT_PARTS)]
     kept = torch.stack([*(part.kept.weight for part in parts), weight])  # the last row keeps all examples
     held = torch.stack([part.held.weight for part in parts])
     x, right = torch.cat([x, torch.ones_like(x[:, :1])], 1), one_hot(y, classes).to(x)
     targets = right if shares is None else shares.to(x)
     theta, thetas, errors = _frequencies(kept @ targets, x.shape[1]), [], []
-    for alpha in CLASS_STRENGTHS.to(x):
+    for alpha in CLASS_PENALTIES.to(x):
         theta = _descend(theta, x, targets, kept, alpha)
         wrong = _wrong(x @ theta[:-1].mT, right)
         errors.append((wrong * held).sum() / held.sum().clamp_min(1))
@@ -111,7 +111,7 @@ def _wrong(logits: Tensor, right: Tensor) -> Tensor:
     """The 0-1 loss of logits (... c) for one-hot labels; a tie between the right class and another counts one half."""
     true = (logits * right).sum(-1)
     other = torch.where(right > 0, -torch.inf, logits).amax(-1)
-    return ((other > true + NEGLIGIBLE).to(true) + (other > true - NEGLIGIBLE).to(true)) / 2
+    return ((other > true + NEGLIGIBLE_ERROR).to(true) + (other > true - NEGLIGIBLE_ERROR).to(true)) / 2
 
 
 def _frequencies(counts: Tensor, d: int) -> Tensor:
@@ -122,7 +122,7 @@ def _frequencies(counts: Tensor, d: int) -> Tensor:
 
 
 def _descend(theta: Tensor, x: Tensor, targets: Tensor, weight: Tensor, alpha: Tensor) -> Tensor:
-    """`STEPS` majorisation steps for f models (f c d) with weights f m; the penalised loss never increases.
+    """`STEPS_PER_PENALTY` majorisation steps for f models (f c d) with weights f m; the penalised loss never increases.
 
     Σ x xᵀ / 2 bounds the Hessian in each class's coefficients, so one inverse serves all steps.
 
@@ -130,7 +130,7 @@ def _descend(theta: Tensor, x: Tensor, targets: Tensor, weight: Tensor, alpha: T
     """
     penalty = torch.cat([alpha.expand(x.shape[1] - 1), alpha.new_full((1,), INTERCEPT_PENALTY)])
     inverse = torch.linalg.inv((x.mT * weight[:, None]) @ x / 2 + torch.diag(penalty))  # f d d
-    for _ in range(STEPS):
+    for _ in range(STEPS_PER_PENALTY):
         wrong = ((x @ theta.mT).softmax(-1) - targets) * weight[..., None]  # f m c
         theta = theta - (wrong.mT @ x + penalty * theta) @ inverse
     return theta

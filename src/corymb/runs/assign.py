@@ -19,7 +19,7 @@ from torch import Tensor
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.core.objective import Examples, Objective
-from corymb.core.pixels import TOP
+from corymb.core.pixels import MAX_PIXEL
 from corymb.data.features import Array, as_array, as_features
 from corymb.data.prepare.cells import as_column
 from corymb.data.prepare.columns import ColumnPlan
@@ -241,7 +241,7 @@ def _prepared(x: Any, schema: DataSchema) -> Tensor:
         return torch.as_tensor(array)
     pixels = array.dtype == np.uint8 and not schema.standardise
     array = channels_first(array) if schema.picture and array.shape[1:] != schema.features else array
-    return as_features(array) / TOP if pixels else as_features(array)
+    return as_features(array) / MAX_PIXEL if pixels else as_features(array)
 
 
 def _shapes_of_one(schema: DataSchema) -> set[tuple[int, ...]]:

@@ -50,8 +50,8 @@ def test_a_measure_in_blocks_is_that_of_all_examples(case, shared, what, monkeyp
     kernels = kernels_for(objective, on)
     whole = kernels.measure(what, objective, models, on, shared=shared)
     seen = []
-    monkeypatch.setattr(blocks, "ON_CPU", 1)
-    monkeypatch.setattr(blocks, "LEAST", 16)
+    monkeypatch.setattr(blocks, "CPU_PASS_BYTES", 1)
+    monkeypatch.setattr(blocks, "MIN_PASS_ROWS", 16)
     inner = objective.predict
     monkeypatch.setattr(objective, "predict", lambda params, x: (seen.append(len(x)), inner(params, x))[1])
     parts = kernels.measure(what, objective, models, on, shared=shared)
@@ -66,7 +66,7 @@ def test_predictions_in_blocks_are_those_of_all_examples(case, shared, what, mon
     model = objective.init(keys.root(0)) if shared else models_of(objective, len(SIZES))
     kernels = kernels_for(objective, on)
     whole = kernels.of_each(what, objective, model, on, shared=shared)
-    monkeypatch.setattr(blocks, "ON_CPU", 1)
+    monkeypatch.setattr(blocks, "CPU_PASS_BYTES", 1)
     parts = kernels.of_each(what, objective, model, on, shared=shared)
     assert parts.shape == whole.shape
     real = on.weight > 0
@@ -98,14 +98,14 @@ def test_on_a_gpu_clients_of_different_sizes_are_measured_with_little_padding(ca
         models = map_tensors(lambda leaf: leaf.expand(len(SIZES), *leaf.shape).clone(), models)
     kernels = kernels_for(objective, on)
     whole = kernels.measure("losses", objective, models, on, shared=shared)
-    monkeypatch.setattr(blocks, "ON_GPU", 1)
-    monkeypatch.setattr(blocks, "LEAST", 50)
+    monkeypatch.setattr(blocks, "GPU_PASS_BYTES", 1)
+    monkeypatch.setattr(blocks, "MIN_PASS_ROWS", 50)
     there = replace(kernels, device="cuda", only="foreach")
     torch.testing.assert_close(there.measure("losses", objective, models, on, shared=shared), whole)
     found = blocks.passes(kernels.traits, on, "cuda")
     assert found == [slice(0, 4), slice(4, 54), slice(54, 61), slice(61, 70)]
     padded = sum((some.stop - some.start) * sum(m > some.start for m in SIZES) for some in found)
-    assert padded <= blocks.UNEVEN * sum(SIZES) + len(SIZES)
+    assert padded <= blocks.MAX_SIZE_RATIO * sum(SIZES) + len(SIZES)
 
 
 def test_clients_of_one_size_are_measured_in_one_pass(case):

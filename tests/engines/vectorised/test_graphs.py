@@ -64,7 +64,7 @@ def test_captured_descents_are_those_of_the_plain_kernel(name):
 @pytest.mark.parametrize("clients", [1, 2, 3, 6, 7])
 def test_a_wide_model_that_all_clients_start_from_is_loaded_block_by_block(clients, monkeypatch):
     monkeypatch.setattr(graphs, "MANY_ENTRIES", 4)
-    monkeypatch.setattr(graphs, "BLOCK", 3)
+    monkeypatch.setattr(graphs, "COPY_BLOCK_ROWS", 3)
     model = {
         "wide": torch.arange(6.0).reshape(2, 3),
         "turned": torch.arange(6.0).reshape(2, 3).T,
@@ -105,8 +105,8 @@ def test_a_step_size_that_changes_every_round_needs_no_other_capture():
 
 
 def test_the_first_of_too_many_graphs_stay_until_they_are_stale(monkeypatch):
-    monkeypatch.setattr(graphs, "MOST", 2)
-    monkeypatch.setattr(graphs, "STALE", 6)
+    monkeypatch.setattr(graphs, "MAX_GRAPHS", 2)
+    monkeypatch.setattr(graphs, "STALE_TURNS", 6)
     objective, how = Classification(Network(lambda: small(nn.Tanh())), 3), Descent(lr=0.1, steps=MIN_STEPS)
     kernels, (params, on, key) = on_gpu(objective), job(objective, 0)
 

@@ -78,7 +78,7 @@ def stepped(monkeypatch):
         return descend(*given)
 
     monkeypatch.setattr(one_by_one, "descend_single", noted)
-    monkeypatch.setattr(one_by_one, "WIDE", 0)
+    monkeypatch.setattr(one_by_one, "WIDE_LAYER_BYTES", 0)
     return seen
 
 
@@ -103,7 +103,7 @@ def test_descents_give_the_loops_numbers(name, how, own, stepped):
 
 def test_narrow_layers_are_not_stepped_in_the_backward_pass(stepped, monkeypatch):
     objective, params, on, key, kernels = job(NETWORKS["convolution first"][0])
-    monkeypatch.setattr(one_by_one, "WIDE", kernels.traits.largest_bytes + 1)
+    monkeypatch.setattr(one_by_one, "WIDE_LAYER_BYTES", kernels.traits.largest_bytes + 1)
     kernels.descend(objective, params, on, key, PLAIN)
     assert stepped == []
 
@@ -128,12 +128,12 @@ HOWS = {
 }
 
 
-@pytest.mark.parametrize("held", [0, descent.HELD], ids=["drawn alone", "drawn together"])
+@pytest.mark.parametrize("held", [0, descent.MAX_DRAWN_ROWS], ids=["drawn alone", "drawn together"])
 @pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("how", HOWS)
 def test_a_client_by_itself_gets_the_loops_numbers(how, alike, held, stepped, monkeypatch):
-    monkeypatch.setattr(descent, "HELD", held)
-    monkeypatch.setattr(one_by_one, "WIDE", 2**62)
+    monkeypatch.setattr(descent, "MAX_DRAWN_ROWS", held)
+    monkeypatch.setattr(one_by_one, "WIDE_LAYER_BYTES", 2**62)
     objective, params, on, key, kernels = job(NETWORKS["dropout"][0])
     on = on._replace(weight=(on.weight > 0).double()) if alike else on
     got, loss = kernels.descend(objective, params, on, key, HOWS[how])
@@ -174,7 +174,7 @@ class Chosen(nn.Module):
 @pytest.mark.parametrize(("how", "replayed"), [("plain", True), ("shape", False), ("list", False), ("branch", False)])
 @pytest.mark.parametrize("wide", [0, 2**62], ids=["stepped in place", "by gradients"])
 def test_steps_are_replayed_unless_they_depend_on_values(how, replayed, wide, stepped, monkeypatch):
-    monkeypatch.setattr(one_by_one, "WIDE", wide)
+    monkeypatch.setattr(one_by_one, "WIDE_LAYER_BYTES", wide)
     objective, params, on, key, kernels = job(lambda: Chosen(how))
     descent = Descent(lr=0.1, steps=9, batch=2)
     for seed in range(2):  # the second time on tapes of the first

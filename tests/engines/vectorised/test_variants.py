@@ -8,7 +8,7 @@ from torch import nn
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines.placement import Placement
-from corymb.engines.vectorised.graphs import MIN_STEPS, TOLERATED_MIXED, Graphs
+from corymb.engines.vectorised.graphs import MIN_STEPS, MIXED_TOLERANCE, Graphs
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.kernels.steps import gradients
 from corymb.engines.vectorised.traits import traits_of
@@ -74,7 +74,7 @@ def test_in_a_mixed_precision_products_are_low_and_steps_are_not(variant):
         plain(objective)(want, on, draws(key, number), rates)
     for name, value in want.items():
         step, apart = (value - params[name]).norm(), (got[name] - value).norm()
-        assert 1e-5 * step < apart < TOLERATED_MIXED * step  # of a step that is lost, or taken twice, all of it
+        assert 1e-5 * step < apart < MIXED_TOLERANCE * step  # of a step that is lost, or taken twice, all of it
 
 
 def on_gpu(objective, params, on):

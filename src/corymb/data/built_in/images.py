@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from corymb.core.pixels import TOP
+from corymb.core.pixels import MAX_PIXEL
 from corymb.data.built_in import views
 from corymb.data.built_in.labelled import Labelled, as_images, labelled_images
 from corymb.data.clients import Values
@@ -85,7 +85,7 @@ def inverted(
     """Two clusters, one of which sees 255 minus every pixel; arguments are those of `rotated`."""
     return viewed(
         (x, y, x_test, y_test),
-        views.inversions(TOP),
+        views.inversions(MAX_PIXEL),
         clients=clients,
         per_client=per_client,
         seed=seed,

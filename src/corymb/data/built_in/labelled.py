@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corymb.core.pixels import TOP
+from corymb.core.pixels import MAX_PIXEL
 from corymb.data.clients import Values
 from corymb.data.features import Array, as_array
 from corymb.data.prepare.pictures import channels_first, is_picture
@@ -56,14 +56,14 @@ def as_images(x: Values) -> Array:
     right = array.ndim in (3, 4) and (array.dtype == np.uint8 or _are_bytes(array))
     require(
         right,
-        f"Images are {array.dtype} {list(array.shape)}: wanted uint8, 0 to {TOP}, as [N, H, W], [N, C, H, W] or "
+        f"Images are {array.dtype} {list(array.shape)}: wanted uint8, 0 to {MAX_PIXEL}, as [N, H, W], [N, C, H, W] or "
         "[N, H, W, C].",
     )
     return channels_first(array.astype(np.uint8, copy=False))
 
 
 def _are_bytes(array: Array) -> bool:
-    return array.dtype.kind in "iu" and (not array.size or (int(array.min()) >= 0 and int(array.max()) <= TOP))
+    return array.dtype.kind in "iu" and (not array.size or (int(array.min()) >= 0 and int(array.max()) <= MAX_PIXEL))
 
 
 def as_labels(classes: Sequence[str], *parts: Values) -> tuple[tuple[str, ...], list[Array]]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corymb.core.pixels import TOP
+from corymb.core.pixels import MAX_PIXEL
 from corymb.data.features import Array
 from corymb.data.ragged import Ragged, offsets_of
 from corymb.settings import require
@@ -45,7 +45,7 @@ def unchanged(images: Array) -> Array:
 
 
 def apply_views(
-    x: Array, y: Array, rows: Sequence[Array], sizes: Tensor, views: Sequence[View], *, top: int = TOP, flat: bool
+    x: Array, y: Array, rows: Sequence[Array], sizes: Tensor, views: Sequence[View], *, top: int = MAX_PIXEL, flat: bool
 ) -> Ragged:
     """Apply `views[j]` to the images `rows[j]`, concatenated by cluster, for clients with these `sizes`.
 
@@ -54,14 +54,14 @@ def apply_views(
     """
     shape = (1, *x.shape[1:]) if x.ndim == 3 else x.shape[1:]
     total = sum(len(chosen) for chosen in rows)
-    out = torch.empty(total, *shape, dtype=torch.uint8 if top == TOP else torch.float32)
+    out = torch.empty(total, *shape, dtype=torch.uint8 if top == MAX_PIXEL else torch.float32)
     start = 0
     for chosen, view in zip(rows, views, strict=True):
         for block in np.array_split(chosen, max(1, len(chosen) // _BLOCK)):
             seen = torch.from_numpy(np.ascontiguousarray(view(x[block])))
             out[start : start + len(block)] = seen.reshape(-1, *shape)
             start += len(block)
-    if top != TOP:
+    if top != MAX_PIXEL:
         out.div_(top)
     labels = torch.from_numpy(np.concatenate([y[chosen] for chosen in rows]).astype(np.int64))
     return Ragged(out.flatten(1) if flat else out, labels, offsets_of(sizes))

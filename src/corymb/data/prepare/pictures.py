@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corymb.core.pixels import TOP
+from corymb.core.pixels import MAX_PIXEL
 from corymb.data.clients import Clients, majority
 from corymb.data.features import Array, as_features
 from corymb.settings import InvalidInput, require
@@ -64,23 +64,25 @@ def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int, list[str]]:
     """
     low, high = _range(x, clients)
     votes = np.full(clients.n, _OTHER)
-    votes[(low >= 0) & (high <= TOP)] = _BYTES
+    votes[(low >= 0) & (high <= MAX_PIXEL)] = _BYTES
     votes[(low >= 0) & (high <= 1)] = _UNIT
     ranges = majority(votes[np.isfinite(low)], 3)
     if ranges == _OTHER:
         return as_features(x), 1, _note_large(float(np.nanmin(low)), float(np.nanmax(high)))
-    top = TOP if ranges == _BYTES else 1
-    scaled = [client for client in np.flatnonzero(votes == _UNIT) if top == TOP and _fractions(x, clients, client)]
+    top = MAX_PIXEL if ranges == _BYTES else 1
+    scaled = [
+        client for client in np.flatnonzero(votes == _UNIT) if top == MAX_PIXEL and _fractions(x, clients, client)
+    ]
     for client in (*np.flatnonzero((low < 0) | (high > top)), *scaled):
         got = f"{low[client]:g} to {high[client]:g}"
         raise InvalidInput(
             f"Client {clients.names[client]!r} has pixels from {got}, while most clients have them from 0 to {top}: "
             "correct its images, or leave it out."
         )
-    if top == TOP and x.dtype == np.uint8:
-        return torch.from_numpy(x if x.flags.writeable else x.copy()), TOP, []  # torch needs writable arrays
+    if top == MAX_PIXEL and x.dtype == np.uint8:
+        return torch.from_numpy(x if x.flags.writeable else x.copy()), MAX_PIXEL, []  # torch needs writable arrays
     pixels = as_features(x)
-    return (pixels / TOP, TOP, []) if top == TOP else (pixels, 1, [])
+    return (pixels / MAX_PIXEL, MAX_PIXEL, []) if top == MAX_PIXEL else (pixels, 1, [])
 
 
 def _note_large(low: float, high: float) -> list[str]:

@@ -8,9 +8,9 @@ from torch import Tensor
 from corymb.engines.host import Outcome, one_line
 from corymb.trees import Tree, flatten
 
-APART = {torch.float64: 1e-6}
+TOLERANCE = {torch.float64: 1e-6}
 """The largest relative difference of two equal answers, by dtype: rounding errors, accumulated over many steps."""
-APART_ELSE = 1e-2
+DEFAULT_TOLERANCE = 1e-2
 """The same for all other dtypes."""
 
 
@@ -43,7 +43,7 @@ def _near(a: Tensor, b: Tensor, *, exactly: bool) -> bool:
         return not exactly or torch.equal(a, b)
     if not bool(torch.isfinite(a).all()):
         return not bool(torch.isfinite(b).all())
-    most = APART.get(a.dtype, APART_ELSE)
+    most = TOLERANCE.get(a.dtype, DEFAULT_TOLERANCE)
     a, b = a.double(), b.double()
     return bool((a - b).norm() <= most * (1e-6 + a.norm()))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from corymb.core.client import Examples
 from corymb.core.objective import Draws
 from corymb.keys import Key
-from corymb.local.descent import HELD, Batches, Descent
+from corymb.local.descent import MAX_DRAWN_ROWS, Batches, Descent
 
 Step = tuple[Examples, Tensor | None, Draws]
 """The examples of a step, the clients that take it (None: all), and its draws."""
@@ -84,7 +84,7 @@ class DrawnSteps:
     def fit(on: Examples, how: Descent) -> bool:
         """Whether the places of all batches fit into little memory."""
         each = (how.batch or 0) * (how.steps or 1) if how.epochs is None else how.epochs * on.weight.shape[1]
-        return len(on.weight) * each <= HELD
+        return len(on.weight) * each <= MAX_DRAWN_ROWS
 
     def of(self, some: slice) -> Iterator[Step]:
         """The steps of some clients."""

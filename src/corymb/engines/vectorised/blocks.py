@@ -11,16 +11,16 @@ from torch import Tensor
 from corymb.core.client import Examples
 from corymb.engines.vectorised.traits import Traits
 
-ON_CPU, ON_GPU = 2**28, 2**32
+CPU_PASS_BYTES, GPU_PASS_BYTES = 2**28, 2**32
 """Bytes of activations in one pass; a GPU needs more at once to be busy."""
-LEAST = 16
+MIN_PASS_ROWS = 16
 """The least number of rows per client in a pass."""
-UNEVEN = 1.5
+MAX_SIZE_RATIO = 1.5
 """The largest ratio of the longest to the shortest client in a pass, or in a chunk."""
-GATES = 8
+LSTM_FACTOR = 8
 """Memory for an LSTM's four gates, for all time steps and in two layouts, relative to that for its states."""
-MANY = 64
-"""To avoid padding, a pass is not made smaller than one `MANY`-th of the largest."""
+MAX_PASS_SHRINKAGE = 64
+"""To avoid padding, a pass is not made smaller than one `MAX_PASS_SHRINKAGE`-th of the largest."""
 CACHE_BYTES, MIN_PRODUCT_ROWS = 2**21, 1000
 """Bytes of activations that stay in a core's caches from layer to layer; rows from which a product is efficient."""
 
@@ -29,15 +29,19 @@ def passes(traits: Traits, on: Examples, device: str) -> list[slice] | None:
     """The slices of rows to evaluate one after another; None if all rows fit into one pass.
 
     On a GPU, clients of very different sizes share a chunk, which makes training faster, so a single pass might be
-    mostly padding. A pass there also ends at `UNEVEN` times the length of the shortest client that has rows in it. If
-    examples depend on each other, there is always one pass.
+    mostly padding. A pass there also ends at `MAX_SIZE_RATIO` times the length of the shortest client that has rows in
+    it. If examples depend on each other, there is always one pass.
     """
     if not traits.independent:
         return None
     clients, longest = on.weight.shape
-    budget, each = (ON_CPU, 1) if device == "cpu" else (ON_GPU, GATES if traits.recurrent else 1)
-    most = max(LEAST, budget // max(1, clients * each * traits.activation_bytes))
-    ends = [longest] if device == "cpu" else _even_ends(sorted(used_rows(on).tolist()), longest, most // MANY)
+    budget, each = (CPU_PASS_BYTES, 1) if device == "cpu" else (GPU_PASS_BYTES, LSTM_FACTOR if traits.recurrent else 1)
+    most = max(MIN_PASS_ROWS, budget // max(1, clients * each * traits.activation_bytes))
+    ends = (
+        [longest]
+        if device == "cpu"
+        else _even_ends(sorted(used_rows(on).tolist()), longest, most // MAX_PASS_SHRINKAGE)
+    )
     slices, start = [], 0
     for end in ends:
         slices += [slice(at, min(end, at + most)) for at in range(start, end, most)]
@@ -46,7 +50,7 @@ def passes(traits: Traits, on: Examples, device: str) -> list[slice] | None:
 
 
 def _even_ends(ascending: list[int], longest: int, least: int) -> list[int]:
-    """Rows at which passes end, so that each client is padded to at most `UNEVEN` times its length.
+    """Rows at which passes end, so that each client is padded to at most `MAX_SIZE_RATIO` times its length.
 
     `ascending` has the clients' lengths in ascending order. Passes have at least `least` rows, even if that pads more.
     """
@@ -54,7 +58,7 @@ def _even_ends(ascending: list[int], longest: int, least: int) -> list[int]:
     while end < longest:
         following = bisect_right(ascending, end)
         shortest = ascending[following] if following < len(ascending) else longest
-        end = min(longest, max(int(UNEVEN * shortest), end + least, end + 1))
+        end = min(longest, max(int(MAX_SIZE_RATIO * shortest), end + least, end + 1))
         ends.append(end)
     return ends
 

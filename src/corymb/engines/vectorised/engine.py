@@ -19,12 +19,12 @@ from corymb.core.client import Client, ClientFn, Memory, Slot, Split, TestExampl
 from corymb.core.engine import Call, ClientData, Each, Journal, Part, TimeIsUp
 from corymb.core.intake import Intake
 from corymb.core.objective import Examples, Objective
-from corymb.engines.heap import REUSED, keep_freed_memory
+from corymb.engines.heap import MAX_HEAP_BLOCK, keep_freed_memory
 from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, as_reply, blame, check_kinds
 from corymb.engines.isolation import copies, isolated
 from corymb.engines.placement import Placement
 from corymb.engines.vectorised.answers import same_answer, why_answers_differ, why_not_vmap
-from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
+from corymb.engines.vectorised.blocks import GPU_PASS_BYTES, MAX_SIZE_RATIO
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import probe
 from corymb.engines.vectorised.traits import CountedExamples
@@ -174,7 +174,7 @@ class VectorisedEngine:
             return Need()  # nothing to split into chunks
         if name not in self._needs:
             least, most = (int(size) for size in self.sizes[ids].aminmax())
-            similar = most <= UNEVEN * least or not self.kernels.splits_by_size
+            similar = most <= MAX_SIZE_RATIO * least or not self.kernels.splits_by_size
             total = len(ids) * self._bytes_of(most, Need())
             if (similar and total * LIKELY_FACTOR <= self.budget) or call.fn.name in self._serial:
                 return Need()
@@ -221,7 +221,7 @@ class VectorisedEngine:
 
     def _bytes_of_chunk(self, clients: int, size: int, need: Need) -> int:
         """An estimate of the bytes of a chunk of `clients` clients, the largest of which has `size` examples."""
-        passing = min(ON_GPU, 3 * clients * size * self.kernels.traits.activation_bytes) if need.measures else 0
+        passing = min(GPU_PASS_BYTES, 3 * clients * size * self.kernels.traits.activation_bytes) if need.measures else 0
         return clients * self._bytes_of(size, need) + int(need.part * passing)
 
     def _fitting(self, sizes: Tensor, need: Need) -> int:
@@ -229,7 +229,7 @@ class VectorisedEngine:
         passing = sizes if need.examples is None else sizes.clamp(max=need.examples)  # more padding costs only memory
         first = int(passing[0])
         cheap = max(8, CHEAP_PADDING // max(1, self.host.examples["train"].x[:1].numel()))
-        n = min(self._most, int((passing <= max(UNEVEN * first, first + cheap)).sum()))
+        n = min(self._most, int((passing <= max(MAX_SIZE_RATIO * first, first + cheap)).sum()))
         low, high = 1, n
         if self._bytes_of_chunk(n, int(sizes[n - 1]), need) <= self.budget:
             return n
@@ -242,7 +242,7 @@ class VectorisedEngine:
     @property
     def _most(self) -> int:
         """The most clients in a chunk; on a CPU, malloc can then reuse the block of the largest stacked parameter."""
-        return max(8, REUSED // self.kernels.traits.largest_bytes) if self.host.device.type == "cpu" else 2**62
+        return max(8, MAX_HEAP_BLOCK // self.kernels.traits.largest_bytes) if self.host.device.type == "cpu" else 2**62
 
     # ---- one chunk
 

@@ -32,25 +32,25 @@ MIN_STEPS = 20
 """Steps on tensors of the same shapes before a capture pays: a capture takes about as long as ten steps."""
 WARM_UP = 3
 """Warm-up steps before a capture, in which libraries select algorithms and allocate memory."""
-TIMED = 5
+TIMED_REPLAYS = 5
 """Replays over which a captured step is timed."""
-MOST = 8
+MAX_GRAPHS = 8
 """The most graphs to keep: each holds its inputs on the GPU."""
-STALE = 4 * MOST
-"""Turns of other graphs after which an unused graph is dropped for a new one. If more than `MOST` steps alternate, the
-first ones keep their graphs: capturing each again on its turn would cost more than it gains."""
+STALE_TURNS = 4 * MAX_GRAPHS
+"""Turns of other graphs after which an unused graph is dropped for a new one. If more than `MAX_GRAPHS` steps
+alternate, the first ones keep their graphs: capturing each again on its turn would cost more than it gains."""
 
 MANY_ENTRIES = 2**25
 """Entries of a stack from which `_repeat` is faster than copying an expanded tensor. Measured on an H200: 0.6 instead
 of 0.9 ms for 321 million entries; three times as slow for a million."""
-BLOCK = 64
+COPY_BLOCK_ROWS = 64
 """Rows that `_repeat` copies one by one; the others are copies of this block."""
 
-TOLERATED = {torch.float64: 1e-8, torch.float32: 0.02}
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 0.02}
 """The largest difference between two variants, relative to the step, that rounding can explain."""
-TOLERATED_MIXED = 0.25
+MIXED_TOLERANCE = 0.25
 """The same in mixed precision; a variant that misses a layer, or steps twice, differs by more."""
-NOISE = 4.0
+NOISE_FACTOR = 4.0
 """A further tolerance: this many times the difference between a plain step and the same step at full precision."""
 
 StepFunction = Callable[[Params, Examples, Draws, Tensor], Sequence[Tensor]]
@@ -115,10 +115,10 @@ def _repeat(row: Tensor, into: Tensor) -> None:
     A copy from an expanded tensor goes entry by entry; `cat` copies at the speed of the memory.
     """
     row, into = row.reshape(1, -1), into.flatten(1)
-    block, rest = into[:BLOCK], into[BLOCK:]
+    block, rest = into[:COPY_BLOCK_ROWS], into[COPY_BLOCK_ROWS:]
     torch.cat([row] * len(block), out=block)
     if len(rest):
-        whole, more = divmod(len(rest), BLOCK)
+        whole, more = divmod(len(rest), COPY_BLOCK_ROWS)
         torch.cat([block] * whole + [block[:more]], out=rest)
 
 
@@ -173,9 +173,9 @@ class Graphs:
         """Whether another graph can be kept; drops the least recently used one if it is stale."""
         kept = [other for other in self.seen.values() if other.player is not None]
         oldest = min(kept, key=lambda other: other.turn, default=None)
-        if oldest is None or len(kept) < MOST:
+        if oldest is None or len(kept) < MAX_GRAPHS:
             return True
-        if self.turns - oldest.turn < STALE:
+        if self.turns - oldest.turn < STALE_TURNS:
             return False
         oldest.player, oldest.steps = None, 0
         return True
@@ -297,15 +297,15 @@ class _Check:
         moved = [self._norm(end - start) for end, start in zip(self.want, before, strict=True)]
         whole = sum(size**2 for size in moved[1:]) ** 0.5
         tolerated = (
-            TOLERATED_MIXED
+            MIXED_TOLERANCE
             if torch.is_autocast_enabled(rates.device.type)
-            else TOLERATED.get(loss.dtype, TOLERATED_MIXED)
+            else TOLERANCE.get(loss.dtype, MIXED_TOLERANCE)
         )
         epsilon = 4 * torch.finfo(loss.dtype).eps
         for one, other, size, noise, name in zip(got, self.want, moved, self.noise, names, strict=True):
             error = self._norm(one - other)
             step = size + 1e-3 * whole  # the step of a parameter without influence is pure rounding error
-            if not error <= tolerated * step + NOISE * noise + epsilon * self._norm(other):
+            if not error <= tolerated * step + NOISE_FACTOR * noise + epsilon * self._norm(other):
                 return f"{name}: {error:.1e} from a plain step of length {size:.1e} with rounding error {noise:.1e}"
         return None
 
@@ -317,9 +317,9 @@ class _Check:
 def _seconds(player: Player) -> float:
     player.graph.replay()
     began = _now(player.number)
-    for _ in range(TIMED):
+    for _ in range(TIMED_REPLAYS):
         player.graph.replay()
-    return (_now(player.number) - began) / TIMED
+    return (_now(player.number) - began) / TIMED_REPLAYS
 
 
 def _now(where: Tensor) -> float:

@@ -25,9 +25,9 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.keys import key_of, uniform
 
-RANGES = (-1.0, 1.0), (0.5, 1.0), (-1.0, -0.5)
+OUTPUT_RANGES = (-1.0, 1.0), (0.5, 1.0), (-1.0, -0.5)
 """The ranges of the numbers that replace a recurrent layer's outputs while more padding is tried."""
-FURTHER = (1, 4)
+EXTRA_PADDING = (1, 4)
 """The numbers of additional time steps that are tried."""
 
 
@@ -94,14 +94,14 @@ def padding_is_free(losses: Callable[[], Tensor]) -> bool | None:
     example, depends on the padding only if all outputs are negative. None if the model unpacks nothing, or fails with
     more padding.
     """
-    for low, high in RANGES:
+    for low, high in OUTPUT_RANGES:
         mode = _MorePadding(0, low, high)
         with mode:
             want = losses()
         if not mode.calls:
             return None
         tolerance = 1e-9 if want.dtype == torch.float64 else 1e-3
-        for further in FURTHER:
+        for further in EXTRA_PADDING:
             try:
                 with _MorePadding(further, low, high):
                     got = losses()

@@ -30,7 +30,7 @@ from corymb.settings import InvalidInput
 from corymb.trees import Params, stack, take
 
 log = logging.getLogger(__name__)
-TRIED = 8
+MAX_TRIED_CLIENTS = 8
 """The most clients that a model is tried on until it accepts the examples of one."""
 DESCENTS = (
     Descent(lr=0.01, steps=2),
@@ -133,8 +133,8 @@ def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
 
 def _extremes(sizes: Tensor) -> tuple[list[int], list[int]]:
     """The clients with the fewest examples (but some), in ascending order, and with the most, in descending order."""
-    few = smallest(torch.where(sizes > 0, sizes, torch.iinfo(sizes.dtype).max), TRIED)
-    many = len(sizes) - 1 - smallest(-sizes.flip(0), TRIED)
+    few = smallest(torch.where(sizes > 0, sizes, torch.iinfo(sizes.dtype).max), MAX_TRIED_CLIENTS)
+    many = len(sizes) - 1 - smallest(-sizes.flip(0), MAX_TRIED_CLIENTS)
     few, many = (ids[sizes[ids] > 0] for ids in (few, many))
     shortest: list[int] = few[sizes[few].argsort(stable=True)].tolist()
     largest: list[int] = many[sizes[many].argsort(stable=True, descending=True)].tolist()

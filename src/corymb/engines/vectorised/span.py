@@ -19,9 +19,9 @@ from corymb.engines.vectorised.traits import Entry
 from corymb.local.descent import Descent
 from corymb.trees import Params
 
-SMALL = 4096
+SMALL_LAYER = 4096
 """Number of weights below which a step's time is the overhead of calls, not arithmetic."""
-GAIN = 1.5
+GRAM_COST = 1.5
 """How much slower, per multiplication, products with m × m matrices are than those with the weights."""
 FIRST, GRAM, TOTAL = "span: first", "span: gram", "span: total"
 """Names of the layer's state among the parameters; no module's parameter can have such a name."""
@@ -30,7 +30,7 @@ FIRST, GRAM, TOTAL = "span: first", "span: gram", "span: total"
 def pays(m: int, d: int, o: int, steps: int) -> bool:
     """Whether steps in the span of m examples take fewer multiplications than steps on d × o weights."""
     by_examples = m * (2 * d * o + m * d + steps * m * o)
-    return d * o >= SMALL and GAIN * by_examples <= 2 * steps * m * d * o
+    return d * o >= SMALL_LAYER and GRAM_COST * by_examples <= 2 * steps * m * d * o
 
 
 class Span(NamedTuple):

@@ -32,9 +32,9 @@ from corymb.keys import BY_NUMPY
 
 Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Maps inputs, which it may write into, to outputs."""
-MOST = 256
+MAX_TAPES = 256
 """The most tapes to keep."""
-TIMED = 5
+TIMED_REPLAYS = 5
 """The number of replays of a tape that are timed."""
 SHAPED_BY_VALUES = {"aten::_pack_padded_sequence"}
 """Operations whose results' shapes depend on values, in addition to those that torch tags as such."""
@@ -384,7 +384,7 @@ class Player:
         """The function's outputs; with `outputs=False`, only what it writes into its inputs is computed."""
         if self.lean is not None and self.whole is not None:
             trusted = self.whole if outputs else self.lean
-            return trusted.play(inputs) if self.timed >= TIMED else self._timed(trusted, inputs)
+            return trusted.play(inputs) if self.timed >= TIMED_REPLAYS else self._timed(trusted, inputs)
         self.calls += 1
         if self.calls == 2:
             found, tape = record(function, inputs)
@@ -487,7 +487,7 @@ class Tapes:
         if elsewhere and not (name in self.kept and self.kept[name].trusted):
             raise RuntimeError("a client on a thread of its own needs a step that is not recorded")
         if name not in self.kept:
-            if len(self.kept) >= MOST:
+            if len(self.kept) >= MAX_TAPES:
                 self.kept.clear()
                 self.drawing.clear()
                 self.replayed.clear()

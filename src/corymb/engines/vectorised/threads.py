@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 Job = TypeVar("Job")
-WAIT = 0.1
+POLL_SECONDS = 0.1
 """Seconds between calls of `while_waiting`."""
 MAX_THREADS = 1024
 """More threads than any machine needs at once: a job never waits for those of other runs."""
@@ -101,7 +101,7 @@ def run_jobs(
             except IndexError:
                 break
             on_caller(job)
-        while wait(workers, WAIT).not_done:
+        while wait(workers, POLL_SECONDS).not_done:
             while_waiting()
     except BaseException:  # Ctrl-C too: it arrives here while workers are busy
         cancelled.append(True)

@@ -23,7 +23,7 @@ def dropping():
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("how", [Descent(lr=0.1, steps=4, batch=2), Descent(lr=9.0, epochs=2, batch=3, safe=True)])
 def test_a_few_clients_at_a_time_descend_as_all_at_once(how, own, network, held, monkeypatch):
-    monkeypatch.setattr("corymb.engines.vectorised.batches.HELD", held)
+    monkeypatch.setattr("corymb.engines.vectorised.batches.MAX_DRAWN_ROWS", held)
     objective = Classification(Network(network, dtype=torch.float64), 3)
     params, on, key = job(objective, 0)
     on = on._replace(x=on.x.double(), weight=on.weight.double())

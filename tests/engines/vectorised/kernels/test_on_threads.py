@@ -41,7 +41,7 @@ def several_threads(objective, monkeypatch, threads: int, kernel: str = "fused")
     params, on, _ = job(objective, 0, clients=CLIENTS)
     traits = traits_of(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
     monkeypatch.setattr(groups, "THREADED_CACHE_BYTES", 2 * traits.parameter_bytes)
-    monkeypatch.setattr(one_by_one, "WIDE", 1)
+    monkeypatch.setattr(one_by_one, "WIDE_LAYER_BYTES", 1)
     monkeypatch.setattr("corymb.engines.vectorised.threads.GIL_SECONDS", 1e-9)
     if kernel == "layers":
         return Kernels(traits._replace(convolutional=True), "cpu", threads, replays=True)
@@ -165,7 +165,9 @@ def test_short_operations_stay_on_the_calling_thread(kernel, monkeypatch, on_thr
 @pytest.mark.parametrize("kernel", ["fused", "serial"])
 def test_dropped_tapes_are_recorded_again_on_the_calling_thread(kernel, monkeypatch):
     SEEN.clear()
-    monkeypatch.setattr("corymb.engines.vectorised.tape.MOST", 1)  # clients come in two sizes of pieces, or of batches
+    monkeypatch.setattr(
+        "corymb.engines.vectorised.tape.MAX_TAPES", 1
+    )  # clients come in two sizes of pieces, or of batches
     objective = objective_of(Looks)
     kernels = several_threads(objective, monkeypatch, 2, kernel)
     for seed in range(5):
@@ -175,7 +177,7 @@ def test_dropped_tapes_are_recorded_again_on_the_calling_thread(kernel, monkeypa
 
 def test_a_client_whose_own_tapes_drop_each_other_stays_on_the_calling_thread(monkeypatch):
     SEEN.clear()
-    monkeypatch.setattr("corymb.engines.vectorised.tape.MOST", 1)
+    monkeypatch.setattr("corymb.engines.vectorised.tape.MAX_TAPES", 1)
     objective = objective_of(Looks)
     kernels = several_threads(objective, monkeypatch, 2, "serial")
     for seed in range(5):  # a whole batch and the rest of one, each in enough steps to be trusted
@@ -253,7 +255,7 @@ def test_time_that_is_up_inside_a_round_ends_it_on_all_threads(kernel, model, mo
 
 
 def test_a_thread_that_waits_for_a_longer_client_sees_that_time_is_up(monkeypatch):
-    monkeypatch.setattr(threads_module, "WAIT", 0.01)
+    monkeypatch.setattr(threads_module, "POLL_SECONDS", 0.01)
     objective, single, seen, begun = objective_of(), one_by_one.descend_single, list[float](), threading.Event()
     kernels = several_threads(objective, monkeypatch, 2, "serial")
     params, on, key = job(objective, 0, clients=2)

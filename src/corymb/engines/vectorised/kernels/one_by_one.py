@@ -23,7 +23,7 @@ from corymb.keys import Key
 from corymb.local.descent import Batches, Descent
 from corymb.trees import Params, take
 
-WIDE = 2**18
+WIDE_LAYER_BYTES = 2**18
 """Layers with at least this many bytes of weights are stepped in their backward pass."""
 
 
@@ -46,7 +46,7 @@ def descend_one_by_one(
     how many threads may train clients at the same time: 1, unless the steps of this model can be replayed.
     """
     traits = steps.traits
-    wide = steps_layers and traits.largest_bytes >= WIDE and not steps.mixed
+    wide = steps_layers and traits.largest_bytes >= WIDE_LAYER_BYTES and not steps.mixed
     layers = traits.layers if wide and how.plain and not how.safe else ()
     if not (own and all(p.is_contiguous() for p in params.values())):
         params = copied(params)

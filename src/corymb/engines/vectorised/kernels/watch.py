@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from corymb.core.client import Examples
-from corymb.local.descent import MEASURED, Descent
+from corymb.local.descent import CURVATURE_BATCHES, Descent
 
 
 class Watch:
@@ -76,7 +76,7 @@ class Watch:
         """Note a descent and its batch size; returns the descent to run, shortened during a brief trial."""
         self.how = how
         if how.batch is not None:
-            self.batch = max(self.batch, how.batch * (MEASURED if how.safe else 1))
+            self.batch = max(self.batch, how.batch * (CURVATURE_BATCHES if how.safe else 1))
         if not self.brief:
             return how
         return replace(how, steps=1, epochs=None, batch=None if how.batch is None else 1, safe=False)
