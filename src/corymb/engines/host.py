@@ -50,7 +50,7 @@ class ClientHost:
         self.device = device = torch.device(placement.device)
         order = in_order(data.names)
         ordered = bool((order[1:] > order[:-1]).all())
-        self.names = list(data.names) if ordered else [data.names[i] for i in order.tolist()]
+        self.names = tuple(data.names if ordered else (data.names[i] for i in order.tolist()))
         self.hosts = OneHost(len(self.names))
         self.examples: dict[Split, ExampleTable] = {
             "train": ExampleTable(data.train, None if ordered else order, device, placement.dtype),

@@ -157,7 +157,7 @@ def check_stop_in_a_round(case: Case, engine: AnyEngine) -> None:
 def check_order_of_clients(case: Case, engine: AnyEngine, order: Sequence[int] = (4, 2, 6, 0, 5, 1, 3)) -> None:
     """The order of clients in the data changes nothing: they are ordered by name."""
     fed = Federation(engine_maker(engine)(case.objective(), case.data().at(order), DOUBLE))
-    assert fed.names == sorted(fed.names)
+    assert list(fed.names) == sorted(fed.names)
     for got, want in zip(run(case, fed, seed=SEED), whole(case, engine), strict=True):
         assert torch.equal(got.labels, want.labels)
         assert farthest(got.models, want.models) < CLOSE
