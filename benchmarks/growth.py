@@ -4,8 +4,9 @@
 
 Every point is a separate process with one thread: CPU seconds of a round (the minimum of a few), the memory that an
 engine takes for its clients (examples and names not counted), the peak of the rounds above it, and the peak of the
-whole process, with examples and names; mapped files are not counted. A slope is that of the logarithms over the larger half of an axis: 1 is linear, 0 is flat. `registered` asks a
-thousand of all clients in each round, and `mapped` reads them from a file on disk.
+whole process, with examples and names; mapped files are not counted. A slope is that of the logarithms over the larger
+half of an axis: 1 is linear, 0 is flat. `registered` asks a thousand of all clients in each round, and `mapped` reads
+them from a file on disk.
 """
 
 from __future__ import annotations

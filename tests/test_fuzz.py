@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.core.client import Share, Shares
 from corymb.core.engine import Call, Part, Version
-from corymb.core.guard import Near
 from corymb.core.intake import Intake
+from corymb.core.lengths import Near
 from corymb.core.snapshot import Snapshot
 from corymb.core.sums import Sums
 from corymb.keys import root

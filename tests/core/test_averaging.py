@@ -10,7 +10,7 @@ from corymb.core import reductions
 from corymb.core.averaging import Reduction
 from corymb.core.client import Share
 from corymb.core.driver import drive
-from corymb.core.guard import Near
+from corymb.core.lengths import Near
 from corymb.core.reductions import centred_clipping, geometric_median, krum, median, multi_krum, trimmed_mean
 from corymb.core.sums import add_up
 from corymb.keys import fold, normal, root

@@ -3,22 +3,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corymb.core import guard
 from corymb.core.client import Share, Shares
 from corymb.core.federation import Federation
-from corymb.core.guard import (
-    Lengths,
-    Near,
-    bounds,
-    clearly_near,
-    largest_possible,
-    levels,
-    measured,
-    part_lengths,
-    row_lengths,
-    too_far,
-)
+from corymb.core.guard import MAX_SIZE_ALLOWANCE, bounds, clearly_near, largest_possible, levels, too_far
 from corymb.core.intake import Intake
+from corymb.core.lengths import Lengths, Near, measured, part_lengths, row_lengths
 from corymb.core.sums import Sums, add_up
 from corymb.engines import LoopEngine
 from corymb.keys import fold, integers, normal, permutation, root, uniform
@@ -209,9 +198,9 @@ def test_the_federation_knows_whether_it_is_small(clients, handful):
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("wide", [2**16, 1])
 def test_lengths_are_the_same_piece_by_piece(n, width, k, mixed, wide, monkeypatch):
-    monkeypatch.setattr(guard, "WIDE_ROW_ENTRIES", wide)
-    monkeypatch.setattr(guard, "CPU_BLOCK_ENTRIES", 64)
-    monkeypatch.setattr(guard, "MIN_BLOCK_ROWS", 4)
+    monkeypatch.setattr("corymb.core.lengths.WIDE_ROW_ENTRIES", wide)
+    monkeypatch.setattr("corymb.core.lengths.CPU_BLOCK_ENTRIES", 64)
+    monkeypatch.setattr("corymb.core.lengths.MIN_BLOCK_ROWS", 4)
     value, starts = normal(root(0), (n, width)), normal(root(1), (k, width))
     label = torch.arange(n) % k
     weight = torch.nn.functional.one_hot(label, k) + 0.5 * mixed
@@ -228,7 +217,9 @@ def test_no_number_is_larger_than_its_length_allows(seed, size):
     replies = Share(rows, (normal(fold(key, 4), (5, 2)) > 0).float() * 3)
     for near in (None, Near(models)):
         lengths = row_lengths(replies, near, 5)
-        most = largest_possible(replies, near, lengths.allowing(torch.tensor([0.1, 1.0, 2.0, 50.0, 1e9])))
+        most = largest_possible(
+            replies, near, lengths.allowing(torch.tensor([0.1, 1.0, 2.0, 50.0, 1e9]), MAX_SIZE_ALLOWANCE)
+        )
         largest = torch.maximum(rows["a"].abs().amax(1), rows["b"].abs()).double()
         assert not bool((largest > most).any())  # NaN, of a row that goes into no sum, is no bound either
 
@@ -298,7 +289,7 @@ def test_the_fast_check_accepts_only_what_the_full_check_accepts(seed, scale, st
     if not bool(clearly_near(found, near, larger, 1e15)):
         return
     assert strange not in ("still", "nan", "huge", "two", "none", "negative")
-    lengths = row_lengths(rows, near, 7).allowing(larger)
+    lengths = row_lengths(rows, near, 7).allowing(larger, MAX_SIZE_ALLOWANCE)
     assert too_far(lengths, near) is None
     assert bool((largest_possible(rows, near, lengths) <= 1e15).all())
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from corymb.core import sums
 from corymb.core.client import Share, Shares
 from corymb.core.engine import Part
-from corymb.core.guard import Near
 from corymb.core.intake import MAX_REASON_LENGTH, Intake
+from corymb.core.lengths import Near
 from corymb.core.rules import MAX_MAGNITUDE, flag_rows, row_faults
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, sums_of
 from corymb.messages import part_from_bytes, part_to_bytes

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from corymb.core import guard, one_pass
-from corymb.core.guard import Near, row_lengths
+from corymb.core import one_pass
+from corymb.core.client import Share
+from corymb.core.lengths import Near, row_lengths
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -42,17 +43,17 @@ def test_non_finite_rows_have_no_finite_length_in_one_pass(monkeypatch):
 @on_gpu
 def test_lengths_of_wide_replies_are_those_of_the_cpu(monkeypatch):
     monkeypatch.setattr(one_pass, "MIN_ENTRIES", 0)
-    monkeypatch.setattr(guard, "GPU_BLOCK_ENTRIES", 1000)  # whichever way is open
+    monkeypatch.setattr("corymb.core.lengths.GPU_BLOCK_ENTRIES", 1000)  # whichever way is open
     rows, starts, only = stacks(torch.float32, "cpu")
     weight = torch.nn.functional.one_hot(only, 3).float()
 
     def lengths(device):
-        share = guard.Share({"w": rows.to(device)}, weight.to(device), label=None, note=())
+        share = Share({"w": rows.to(device)}, weight.to(device), label=None, note=())
         return row_lengths(share, Near({"w": starts.to(device)}), len(rows)).length
 
     want = lengths("cpu")
     torch.testing.assert_close(lengths("cuda"), want, rtol=1e-5, atol=0)
-    monkeypatch.setattr(guard, "in_one_pass", lambda *_: None)
+    monkeypatch.setattr("corymb.core.lengths.in_one_pass", lambda *_: None)
     torch.testing.assert_close(lengths("cuda"), want, rtol=1e-5, atol=0)
 
 

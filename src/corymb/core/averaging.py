@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Share, Shares
-from corymb.core.guard import Near
+from corymb.core.lengths import Near
 from corymb.core.reductions import centred_clipping, geometric_median, krum, median, multi_krum, trimmed_mean
 from corymb.core.sums import Sums, add_up
 from corymb.settings import InvalidInput, require

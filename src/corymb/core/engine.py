@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import ClientFn
-from corymb.core.guard import Near
+from corymb.core.lengths import Near
 from corymb.core.objective import Objective
 from corymb.keys import Key
 from corymb.trees import Signature, Tree, flatten, leaves, map_tensors

@@ -16,8 +16,9 @@ from torch import Tensor
 from corymb.core.averaging import Reduction
 from corymb.core.client import ClientFn, Share, Shares
 from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, check_rows, each
-from corymb.core.guard import FEW_CLIENTS, Near
+from corymb.core.guard import FEW_CLIENTS
 from corymb.core.intake import Intake, IntakeResult
+from corymb.core.lengths import Near
 from corymb.core.smallest import BLOCK, smallest_of_each
 from corymb.core.sums import Sums
 from corymb.keys import Key, fold_rows, hash_names, key_of, uniform

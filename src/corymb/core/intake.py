@@ -17,22 +17,16 @@ from torch import Tensor
 
 from corymb.core.client import Share, Shares, Slot
 from corymb.core.engine import Call, Part, Rejection, Verb
-from corymb.core.guard import (
-    MAX_SIZE_ALLOWANCE,
-    Bounds,
+from corymb.core.guard import MAX_SIZE_ALLOWANCE, Bounds, clearly_near, largest_possible, levels, misfit, too_far
+from corymb.core.lengths import (
     Deviations,
     Lengths,
     Near,
-    clearly_near,
-    largest_possible,
     lengths_of,
-    levels,
     measured,
-    misfit,
     model_lengths,
     part_lengths,
     row_lengths,
-    too_far,
 )
 from corymb.core.rules import (
     Flags,
