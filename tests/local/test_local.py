@@ -174,8 +174,11 @@ def test_steps_do_not_depend_on_how_tensors_lie_in_memory(how):
     assert farthest(mixed, plain) == 0
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_a_client_that_is_done_moves_no_more(name):
+def test_a_client_that_is_done_moves_no_more(name, fused, monkeypatch):
+    if not fused:
+        monkeypatch.setattr("corymb.local.descent.can_fuse", lambda *_: False)
     how, _ = OPTIMISERS[name]
     stacked = [p.expand(2, *p.shape).clone() for p in start()]
     alone = start()

@@ -190,10 +190,14 @@ class Batches:
         return next(iter(Batches(larger, weight, fold(key, "curvature"))))[0]
 
 
-def can_fuse(params: list[Tensor], grads: list[Tensor]) -> bool:
-    """Whether torch's fused optimisers, which read memory from end to end, can step these tensors."""
+def can_fuse(params: list[Tensor], grads: list[Tensor], active: Tensor | None) -> bool:
+    """Whether torch's fused optimisers can step these tensors: they read memory from end to end.
+
+    Clients that have finished get their models back after the step, which only a CPU can do without waiting.
+    """
     plain = all(p.is_contiguous() and p.dtype == g.dtype for p, g in zip(params, grads, strict=True))
-    return plain and bool(params) and params[0].device.type in ("cpu", "cuda") and no_transform_active()
+    kinds = ("cpu", "cuda") if active is None else ("cpu",)
+    return plain and bool(params) and params[0].device.type in kinds and no_transform_active()
 
 
 class Stepper:
@@ -223,8 +227,12 @@ class Stepper:
             pull = torch._foreach_sub(self.params, self.start)
             grads = list(torch._foreach_add(grads, list(pull), alpha=how.proximal))
         self.taken += 1
-        if active is None and self.part is None and self.state and can_fuse(self.params, grads):
+        if self.part is None and self.state and can_fuse(self.params, grads, active):
+            finished = torch.empty(0, dtype=torch.int64) if active is None else (~active).nonzero().flatten()
+            models = [p[finished] for p in self.params] if len(finished) else []
             self._fused_step(grads)
+            for p, rows in zip(self.params, models, strict=bool(models)):
+                p.index_copy_(0, finished, rows)
             return
         if how.optimiser == "adam":
             grads = self._adam(grads)
