@@ -3,6 +3,7 @@
 import logging
 import random
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from corymb.keys import fold, root
 from corymb.local import Descent, descend, gradient, losses
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
+from corymb.objectives.module import module_of
 from corymb.settings import InvalidInput
 from corymb.testing.learners import LEARNERS
 from corymb.trees import stack, take
@@ -75,16 +77,14 @@ DROPPING = {
 
 
 @pytest.mark.parametrize("name", DROPPING)
-def test_dropout_is_refused_by_name_where_that_is_asked_for_or_it_cannot_be_keyed(name):
-    inside = name in ("LSTM", "MultiheadAttention")
-    for dropout in ("refuse", "on") if inside else ("refuse",):
-        with pytest.raises(InvalidInput) as error:
-            Network(DROPPING[name], dropout=dropout)
-        assert name in str(error.value)
-        assert "dropout='off'" in str(error.value)
-        assert ("torch's own code" in str(error.value)) == inside
-        assert "\n" not in str(error.value)
-    Network(DROPPING[name], dropout="off")
+def test_dropout_is_refused_by_name_where_that_is_asked_for(name):
+    with pytest.raises(InvalidInput) as error:
+        Network(DROPPING[name], dropout="refuse")
+    assert name in str(error.value)
+    assert "dropout='off'" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert Network(DROPPING[name]).drops
+    assert not Network(DROPPING[name], dropout="off").drops
     Network(around(nn.Dropout(0.0)), dropout="refuse")
 
 
@@ -230,10 +230,6 @@ REFUSED = {
         lambda x, training: functional.dropout(x.T, 0.5, training).T,
         r"dropout has an input of shape \[4, 5\] for 5 examples: wanted examples on the first axis; .*dropout='off'",
     ),
-    "attention": (
-        lambda x, training: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1 * training),
-        "set its dropout to 0",
-    ),
 }
 
 
@@ -244,6 +240,33 @@ def test_layers_that_cannot_be_keyed_are_refused_in_one_line(drop, line):
     with pytest.raises(InvalidInput, match=line) as error:
         network.training(params, torch.ones(5, 4), Draws(root(0)))
     assert "\n" not in str(error.value)
+
+
+def test_attention_that_drops_weights_in_evaluation_too_is_refused():
+    network = Network(lambda: Written(lambda x, _: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1)))
+    with pytest.raises(InvalidInput, match="set its dropout to 0"):
+        network(network.init(root(0)), torch.ones(5, 4))
+
+
+class ByName(nn.Module):
+    """A model that returns several values by name, as those of transformers do."""
+
+    def __init__(self, name: str = "logits") -> None:
+        super().__init__()
+        self.layer, self.name = nn.Linear(4, 3), name
+
+    def forward(self, x):
+        return SimpleNamespace(**{self.name: self.layer(x)}, hidden_states=None)
+
+
+def test_the_logits_of_an_output_with_names_are_the_prediction():
+    params, x = Network(ByName).init(root(0)), torch.randn(5, 4)
+    want = functional.linear(x, params["layer.weight"], params["layer.bias"])
+    assert torch.equal(Network(ByName)(params, x), want)
+    objective = Classification(Network(ByName), 3)
+    assert torch.equal(module_of(objective, params, None, targets=False)(x), want)
+    with pytest.raises(InvalidInput, match="The model's output is a SimpleNamespace, wanted one tensor"):
+        Network(lambda: ByName("scores"))(params, x)
 
 
 def test_dropout_in_forward_is_refused_where_that_is_asked_for():

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.objective import Draws
 from corymb.keys import Key, fold_each, happens
+from corymb.models.attention import attend
 from corymb.settings import InvalidInput
 
 _RANDOM = {"rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "multinomial"}
@@ -61,6 +62,9 @@ class KeyedDropout(TorchFunctionMode):
             x, p, training = _arguments(*args, **kwargs)
             if training and p > 0:
                 return self._drop(name, x, float(p))
+        elif name == "scaled_dot_product_attention" and self.draws is not None and _draws(name, args, kwargs):
+            with self:
+                return attend(*args, **kwargs)
         elif _draws(name, args, kwargs):
             hint = "set its dropout to 0" if name in _ATTENTION else "use nn.Dropout"
             raise InvalidInput(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -19,8 +19,10 @@ from torch.nn.parameter import UninitializedParameter
 from corymb.choices import Dropout
 from corymb.core.objective import Draws
 from corymb.keys import Key, no_transform_active
+from corymb.models.attention import drop_by_keys
 from corymb.models.copying import copied, share_tensors
 from corymb.models.drawing import KeyedDraws, KeyedDropout
+from corymb.models.recurrent import drop_between_layers
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
@@ -60,7 +62,7 @@ class Network:
         lazy = [name for name, p in module.named_parameters() if isinstance(p, UninitializedParameter)]
         require(not lazy, f"The model's {', '.join(lazy)} have no size yet: give lazy layers their sizes.")
         refuse_unfit(module)
-        self.drops = dropout != "off" and refuse_dropout(module, every=dropout == "refuse")
+        self.drops = dropout != "off" and find_dropout(module, refuse=dropout == "refuse")
         names = [name for name, _ in module.named_parameters()]
         self.trainable = {name for name, p in module.named_parameters() if p.requires_grad}
         if not self.trainable:
@@ -74,9 +76,10 @@ class Network:
         self._given = frozen
         if frozen is not None:
             _load_frozen(module, frozen, self.trainable)
+        rates = _inner_dropout(module)
         self.module = _deterministic(module).to(device=device, dtype=dtype)
         self._places: dict[nn.Module, Places] = {}
-        self._in_training = self.module if dropout == "off" else _in_training(self.module)
+        self._in_training = self.module if dropout == "off" else _in_training(self.module, rates)
         self._evaluated = False
         self._draws: bool | None = False if dropout == "off" else None  # None: unknown until the first training step
 
@@ -126,7 +129,7 @@ class Network:
             few = x[:2]
             self._try(self.module, params, few, None)
             self._evaluated = True
-        return _only_tensor(self._call(self.module, params, x))
+        return only_tensor(self._call(self.module, params, x))
 
     def training(self, params: Params, x: Tensor, draws: Draws) -> Tensor:
         """The module's output in a training step: dropout is active, and draws from each example's key."""
@@ -139,7 +142,7 @@ class Network:
         if not self._draws:
             return self(params, x)
         with KeyedDropout(draws, len(x)):
-            return _only_tensor(self._call(self._in_training, params, x))
+            return only_tensor(self._call(self._in_training, params, x))
 
     def _try(self, module: nn.Module, params: Params, x: Tensor, draws: Draws | None) -> bool:
         """Call the module, as if for a gradient, to refuse one whose output does not depend on its arguments alone.
@@ -222,12 +225,31 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=near, atol=near * size, equal_nan=True)
 
 
-def _in_training(module: nn.Module) -> nn.Module:
-    """A copy of the module in training mode, except for normalisation layers; it shares the module's tensors."""
+def _inner_dropout(module: nn.Module) -> dict[str, float]:
+    """The rates of recurrent and attention layers that have dropout inside, by name."""
+    kinds = (nn.RNNBase, nn.MultiheadAttention)
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, kinds) and layer.dropout > 0}
+    return {name: layer.dropout for name, layer in layers.items() if getattr(layer, "num_layers", 2) > 1}
+
+
+def _in_training(module: nn.Module, rates: Mapping[str, float]) -> nn.Module:
+    """A copy of the module in training mode, except for normalisation layers; it shares the module's tensors.
+
+    `rates` are those of `_inner_dropout`.
+    """
     twin = copied(module, sharing=(*module.parameters(), *module.buffers())).train()
-    for layer in twin.modules():
+    for name, layer in twin.named_modules():
         if isinstance(layer, (_BatchNorm, _InstanceNorm)):
             layer.eval()
+        if name in rates and type(layer).forward not in _TORCHS_OWN:
+            raise InvalidInput(
+                f"Layer {name!r} ({type(layer).__name__}) has dropout {rates[name]} and a forward of its own, in which "
+                f"dropout cannot draw from keys: set it to 0 and use nn.Dropout, or {_OFF}."
+            )
+        if name in rates and isinstance(layer, nn.MultiheadAttention):
+            drop_by_keys(layer, rates[name])
+        elif name in rates and isinstance(layer, nn.RNNBase):
+            drop_between_layers(layer, rates[name])
     return twin
 
 
@@ -306,27 +328,19 @@ _RECOMPUTES = (
     "The model saves memory by computing layers again in the backward pass (torch.utils.checkpoint), when its "
     "parameters are no longer the client's: switch gradient checkpointing off."
 )
+_TORCHS_OWN = {layer.forward for layer in (nn.LSTM, nn.GRU, nn.RNN, nn.MultiheadAttention)}
 _OFF = "switch all dropout off with dropout='off'"
 
 
-def refuse_dropout(module: nn.Module, *, every: bool) -> bool:
-    """Whether the module has dropout layers.
-
-    Raises InvalidInput for dropout inside recurrent and attention layers, which cannot draw from keys, and with `every`
-    for any dropout.
-    """
-    has_dropout = False
-    for name, layer in module.named_modules():
-        kind, plain = type(layer).__name__, isinstance(layer, _DropoutNd)
-        rate = getattr(layer, "p", 0) if plain else getattr(layer, "dropout", 0)
-        if not isinstance(rate, (int, float)) or rate <= 0:
-            continue
-        inside = isinstance(layer, (nn.RNNBase, nn.MultiheadAttention))
-        if every or inside:
-            where = " inside torch's own code, where it cannot draw from keys" if inside else ""
-            raise InvalidInput(f"Layer {name!r} ({kind}) has dropout {rate}{where}: set it to 0, or {_OFF}.")
-        has_dropout |= plain
-    return has_dropout
+def find_dropout(module: nn.Module, *, refuse: bool) -> bool:
+    """Whether the module has layers with dropout; with `refuse`, these raise InvalidInput."""
+    rates = _inner_dropout(module)
+    rates |= {name: layer.p for name, layer in module.named_modules() if isinstance(layer, _DropoutNd) and layer.p > 0}
+    if rates and refuse:
+        name, rate = next(iter(rates.items()))
+        kind = type(module.get_submodule(name)).__name__
+        raise InvalidInput(f"Layer {name!r} ({kind}) has dropout {rate}: set it to 0, or {_OFF}.")
+    return bool(rates)
 
 
 def _constant(layer: nn.Module) -> bool:
@@ -348,8 +362,12 @@ def _load_frozen(module: nn.Module, frozen: Params, trainable: set[str]) -> None
             value.copy_(frozen[name])
 
 
-def _only_tensor(out: object) -> Tensor:
+def only_tensor(out: object) -> Tensor:
+    """A module's output, or its `logits` if it returns several values by name, as the models of transformers do."""
     if not isinstance(out, Tensor):
+        logits = getattr(out, "logits", None)
+        if isinstance(logits, Tensor):
+            return logits
         raise InvalidInput(
             f"The model's output is a {type(out).__name__}, wanted one tensor: let its forward return the part to "
             "learn from (of a recurrent layer, `out, state = layer(x)`, that is the first)."

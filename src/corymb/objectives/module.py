@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 
 from corymb.core.objective import Objective
 from corymb.models.copying import copied
+from corymb.models.network import only_tensor
 from corymb.objectives.classification import Classification
 from corymb.objectives.regression import LinearRegression, Regression
 from corymb.trees import Params
@@ -74,7 +75,7 @@ class InUnits(nn.Module):
         """Raw features -> logits or targets."""
         x = x / 255 if x.dtype == torch.uint8 and not self.standardises else x
         z = (x - self.mean) / self.scale if self.standardises else x
-        out: Tensor = self.model(limited(z, self.limit) if self.limits else z)
+        out = only_tensor(self.model(limited(z, self.limit) if self.limits else z))
         out = out.reshape(x.shape[0]) if self.targets else out  # not len(x), which ONNX would fix as a constant
         return out * self.target_scale + self.target_mean if self.standardises else out
 
