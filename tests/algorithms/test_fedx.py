@@ -66,8 +66,8 @@ def test_bytes_are_those_of_the_docs(assignment):
     after(FedX(rounds=1, local=Descent(lr=0.01), assignment=assignment), fed)
     n, k, d, s = len(fed.names), 2, 2, 8
     assert fed.ledger.bytes_down == n * k * d * s
-    models = d if assignment == "hard" else k * d
-    assert fed.ledger.bytes_up == n * ((models + k) * s + 4 * k + 8) + n * s  # and the curvature, once
+    model = (d + k) * s + 4 * k if assignment == "hard" else (k * d + 2 * k) * s
+    assert fed.ledger.bytes_up == n * (model + 8) + n * s  # and the curvature, once
 
 
 @pytest.mark.parametrize("engine", tiny.ENGINES)
