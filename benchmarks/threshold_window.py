@@ -4,7 +4,7 @@
 
 Mixed regression, k = 3, 60 clients × 100, d = 20, σ = 0.2. Each client's parameter is at half the distance `within`
 from its cluster's. Shaded: from the largest distance of two clients' own models within a cluster (ε1) to the smallest
-between clusters (ε2). The star is what `threshold="auto"` finds.
+between clusters (ε2). The star is what `threshold="gap"` finds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from corymb.objectives import LinearRegression
 from corymb.settings import InvalidInput
 
 SPREADS = (0.0, 0.4, 0.8)
-ALGORITHM = SRFCA(alone=Descent(lr=0.05, steps=150), rounds=15, local=Descent(lr=0.05, steps=5), refinements=1)
+ALGORITHM = SRFCA(
+    threshold="gap", alone=Descent(lr=0.05, steps=150), rounds=15, local=Descent(lr=0.05, steps=5), refinements=1
+)
 
 
 class Scores(NamedTuple):
@@ -81,18 +83,18 @@ def main() -> None:
         fed = Federation(VectorisedEngine(LinearRegression(20), data))
         of = replace(ALGORITHM, distance=args.distance)
         rows = [scores(fed, data.truth, replace(of, threshold=float(value))) for value in thresholds]
-        auto = scores(fed, data.truth, of)
-        if auto.widest < auto.nearest:
-            panel.axvspan(auto.widest, auto.nearest, color="0.92")
+        gap = scores(fed, data.truth, of)
+        if gap.widest < gap.nearest:
+            panel.axvspan(gap.widest, gap.nearest, color="0.92")
         panel.plot(thresholds, [row.one_shot for row in rows], "o--", ms=3, lw=1, color="C1", label="after ONE_SHOT")
         panel.plot(thresholds, [row.refined for row in rows], "s-", ms=3, lw=1.4, color="C0", label="after one REFINE")
-        panel.plot([auto.threshold], [auto.refined], "*", ms=13, color="C3", label='threshold="auto"')
+        panel.plot([gap.threshold], [gap.refined], "*", ms=13, color="C3", label='threshold="gap"')
         panel.set(xscale="log", xlabel="threshold λ", title=f"within = {within:g}", ylim=(-0.05, 1.08))
         right = [value for value, row in zip(thresholds, rows, strict=True) if row.refined == 1.0]
         window = f"{right[0]:.2f} to {right[-1]:.2f}" if right else "none"
         print(
-            f"within {within}: ε1 {auto.widest:.2f}, ε2 {auto.nearest:.2f}; ARI 1 after REFINE for λ {window}; "
-            f"auto {auto.threshold:.2f}, ARI {auto.refined:.3f}"
+            f"within {within}: ε1 {gap.widest:.2f}, ε2 {gap.nearest:.2f}; ARI 1 after REFINE for λ {window}; "
+            f"gap rule {gap.threshold:.2f}, ARI {gap.refined:.3f}"
         )
     panels[0].set_ylabel("adjusted Rand index")
     panels[0].legend(frameon=False, fontsize=8, loc="lower center")

@@ -34,6 +34,8 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+maximum_signature_line_length = 88
+python_trailing_comma_in_multi_line_signatures = False
 copybutton_prompt_text = r"\$ |>>> "
 copybutton_prompt_is_regexp = True
 copybutton_line_continuation_character = "\\"
@@ -46,6 +48,7 @@ html_show_sourcelink = False
 html_sidebars = {"gallery/index": [], "index": []}
 html_theme_options = {
     "show_prev_next": True,
+    "header_links_before_dropdown": 7,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],

@@ -37,3 +37,13 @@ def test_the_table_of_peers_has_the_best_of_each_library_and_names_failures():
     assert "| pfl | 3.000 | 3.00 | 1.500 | 3.00 | 100 | 1.0000 | 1e-05 |" in lines
     assert "FedLab, 2 threads: not done after 300 s." in lines
     assert not [line for line in lines if line.startswith("| FedLab")]
+
+
+def test_the_window_of_thresholds_is_found(tmp_path, monkeypatch, capsys):
+    window = pytest.importorskip("benchmarks.threshold_window")
+    monkeypatch.setattr("sys.argv", ["", "--out", str(tmp_path / "window.svg"), "--points", "2"])
+    window.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all("gap rule" in line and "nan" not in line for line in lines)
+    assert (tmp_path / "window.svg").exists()

@@ -51,6 +51,14 @@ def test_tiny_clients_and_raw_units_work():
     assert run.rejected == []
 
 
+def test_bytes_are_those_of_the_docs():
+    data = heaps()
+    run = fit(ClusterGAN(k=3, rounds=1, local=Descent(lr=1e-3, steps=2, batch=4)), data, GAME, evaluate_every=0)
+    size = sum(value[0].numel() for value in run.models.values())
+    assert run.history[-1]["bytes_down"] == len(data) * size * 4
+    assert run.history[-1]["bytes_up"] == len(data) * (size + 3 + 2) * 4
+
+
 def test_models_and_counts_are_all_that_the_server_sees():
     spy = Spy(engine_maker("wired")(GAME.to("cpu", DOUBLE.dtype), heaps((9, 12)), DOUBLE))
     fed = Federation(spy)

@@ -60,6 +60,16 @@ def one_round(data, models, *, lr, steps, averaging, by_examples=True):
     return new if averaging == "all" else np.where(weight[:, None] > 0, new / np.maximum(weight, 1)[:, None], models)
 
 
+@pytest.mark.parametrize("assignment", ["hard", "soft"])
+def test_bytes_are_those_of_the_docs(assignment):
+    _, fed = world()
+    after(FedX(rounds=1, local=Descent(lr=0.01), assignment=assignment), fed)
+    n, k, d, s = len(fed.names), 2, 2, 8
+    assert fed.ledger.bytes_down == n * k * d * s
+    model = (d + k) * s + 4 * k if assignment == "hard" else (k * d + 2 * k) * s
+    assert fed.ledger.bytes_up == n * (model + 8) + n * s  # and the curvature, once
+
+
 @pytest.mark.parametrize("engine", tiny.ENGINES)
 @pytest.mark.parametrize("averaging", ["all", "members"])
 @pytest.mark.parametrize("weights", ["examples", "clients"])

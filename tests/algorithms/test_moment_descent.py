@@ -419,6 +419,29 @@ def test_panel_clients_see_estimates_with_two_draws_of_noise_of_their_own(monkey
     assert fed.ledger.bytes_down > 0
 
 
+@pytest.mark.parametrize("options", [{}, {"noise": 0.1}, {"subspace": "svd"}])
+def test_bytes_are_those_of_the_docs(options):
+    n, d, k, a, s = 40, 10, 3, 12, 4
+    second = FedX(refinement="whitened", rounds=3)
+    algorithm = MomentDescent(k=k, anchors=a, iterations=1, subspace_steps=2, then=second, **options)
+    run = corymb.fit(algorithm, small(3, n=n, d=d, k=k), evaluate_every=0)
+    down, up = ([row[name] for row in run.history] for name in ("bytes_down", "bytes_up"))
+    moments, c = n * ((d * d + d) * 8 + 8), k + k * (k - 1) // 2
+    step = n * (a * d * (1 + k) * s + 8), n * (a * d * k + 1) * s
+    if "noise" in options:
+        step = n * (a * d * (2 + k) * s + 8), step[1]
+    if "subspace" in options:
+        step = n * (a * (d + d * d) * s + 8), n * (a * d * d + 1) * s
+    subspace = 1 if "subspace" in options else 2
+    assert down[:subspace] == [step[0]] * subspace
+    assert up[:subspace] == [step[1] + moments] + [step[1]] * (subspace - 1)
+    assert (down[subspace], up[subspace]) == (a * (d + d * k) * s, a * (d + 2) * s)
+    fedx = n * k * d * s, n * ((d + k) * s + 4 * k + 8)
+    verdict = n * (c * d + k * d + d * d) * s, n * (4 * c + 2 + k) * s
+    assert down[subspace + 1 :] == [fedx[0], fedx[0], fedx[0] + verdict[0]]
+    assert up[subspace + 1 :] == [fedx[1] + moments, fedx[1], fedx[1] + moments + verdict[1]]
+
+
 @pytest.mark.parametrize("noise", [0.1, 0.2])
 def test_noise_is_averaged_out_over_the_panel(noise):
     data = small()

@@ -178,6 +178,21 @@ def test_kfed_requires_enough_centres():
         last(KFed(k=9, centres=2), Shift(2), data_of(x, [4, 4]))
 
 
+def test_bytes_are_those_of_the_docs():
+    n, k, c, d, s = 3, 2, 4, 5, 4
+    data = gaussians(0, k=n, m=30, d=d, test=5)
+    run = fit(KFed(k=k, centres=c), data, evaluate_every=0)
+    assert (run.ledger.bytes_down, run.ledger.bytes_up) == (n * 2 * k * d * s, n * (c * (d + 1) + 1) * s)
+    for density, size, numbers in (
+        ("affine", d + d * d, (d + d * d + 1) * s),
+        ("gaussian", d + d * d, s + 8 * (d + d * d)),
+    ):
+        run = fit(UIFCA(k=k, density=density, rounds=2, exchanges=1, local=FAST), data, evaluate_every=0)
+        first, second = run.history[-2:]
+        assert first["bytes_down"] == second["bytes_down"] == n * k * size * s
+        assert (first["bytes_up"], second["bytes_up"]) == (n * k * numbers, n * k * (numbers + 2 * s))
+
+
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
 @pytest.mark.parametrize("algorithm", [KFed(k=2), UIFCA(k=2, density="gaussian", rounds=3, init="kfed")])
 def test_examples_far_from_zero_keep_their_digits(algorithm, engine):

@@ -348,6 +348,7 @@ def test_help_shows_the_defaults_of_nested_settings_and_the_short_groups_first(c
     for option, default in (("--local.steps", 10), ("--alone.steps", 100)):
         (line,) = [line for line in printed.splitlines() if f"{option} " in line]
         assert f"[default: {default}]" in line
+    assert "chosen for the data instead" in " ".join(printed.split())  # those shown are not what a run uses
     wanted = ["Parameters", "Settings of ifca", "--local.…", "Your own data", "Output", "The run", "--alone.…"]
     groups = [line.split(" ─")[0].removeprefix("╭─ ") for line in printed.splitlines() if line.startswith("╭")]
     assert [group for group in groups if group in wanted] == wanted

@@ -95,7 +95,7 @@ def serve_own(client: Client, models: Params, label: Tensor, share: Tensor | Non
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """The local baseline."""
+    """The local baseline: every client trains its own model, which never leaves it."""
 
     rounds: int = 10
     """Rounds of local training, without averaging; a linear model with `keep = "penalised"` takes one."""

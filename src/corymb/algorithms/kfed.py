@@ -7,8 +7,8 @@ Every client clusters its own examples and sends its centres; the server cluster
 An example is in the cluster of its centre at its own client.
 
 Departures from the paper: clients' examples are not projected before k-means, as in Algorithm 2 of the report; the
-server's centres start with the farthest points and then move by weighted Lloyd's iterations until they converge; a
-centre of fewer than `least` examples is not sent, because the centre of one example is the example.
+server's centres start with the farthest points and then move by 30 weighted Lloyd's iterations; a centre
+of fewer than `least` examples is not sent, because the centre of one example is the example.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from corymb.settings import check_types, require
 
 @dataclass(frozen=True, kw_only=True)
 class LocalKMeans:
-    """k-means of local models, in one exchange."""
+    """k-means on local models, in one exchange; a cluster's model is the mean of its members' models."""
 
     k: int | Literal["auto"]
     """Number of clusters; `auto` finds it with held-out examples, in many more rounds."""

@@ -32,7 +32,7 @@ from corymb.settings import check_types, require
 
 @dataclass(frozen=True, kw_only=True)
 class OneShot:
-    """Clusters from one exchange of local models."""
+    """Clusters clients once, by k-means on their local models, then trains a model inside each cluster."""
 
     k: int | Literal["auto"]
     """Number of clusters; `auto` finds it with held-out examples, in many rounds instead of one."""

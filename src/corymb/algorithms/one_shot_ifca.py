@@ -26,7 +26,7 @@ from corymb.settings import check_types
 
 @dataclass(frozen=True, kw_only=True)
 class OneShotIFCA:
-    """ONE_SHOT, then IFCA with as many models as there are clusters."""
+    """SR-FCA's ONE_SHOT, then IFCA from the clusters that it found; finds their number."""
 
     threshold: float | Literal["gap"] = "gap"
     """λ: clients at most this far apart belong together; `gap` finds it from the distances."""

@@ -24,7 +24,7 @@ from corymb.settings import check_types, require
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle:
-    """Training inside given clusters."""
+    """A federated algorithm inside given clusters, such as the true ones: the most that clustering could gain."""
 
     groups: tuple[int, ...]
     """Each client's cluster, numbered from 0."""

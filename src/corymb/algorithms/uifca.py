@@ -78,7 +78,7 @@ def sum_of_losses(client: Client, models: Params, *, prior: bool) -> Share[tuple
 
 @dataclass(frozen=True, kw_only=True)
 class UIFCA:
-    """A cluster for every example of every client; no labels needed."""
+    """A cluster for every example of every client, by a density model for each cluster; needs no labels."""
 
     k: int
     """Number of clusters."""

@@ -53,6 +53,10 @@ class Output:
     """Do not show progress."""
 
 
+SUITED = (
+    "The defaults shown are the algorithm's own. Step sizes, rounds and a few other settings that are not given are "
+    "chosen for the data instead."
+)
 MOST_SEEDS = 10_000
 """The most seeds of one command."""
 TO_STDOUT = Output()
@@ -78,7 +82,7 @@ def command_for(
     act, no_output = at(perform), output_of()
     algorithm_class = class_of(name)
     kind: Any = options_of(algorithm_class, leave_out=from_data(algorithm_class))
-    none_given, own = kind(), Group(f"Settings of {short_name(name)}", sort_key=1)
+    none_given, own = kind(), Group(f"Settings of {short_name(name)}", help=SUITED, sort_key=1)
 
     def run(
         data: DataName = None,

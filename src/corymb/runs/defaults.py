@@ -232,7 +232,7 @@ def configure(
     hold their data, such as a federation, also works. Pass the `model` that you will pass to `fit`, if any: a network
     on a regression table needs other steps than the linear model that is the default there.
 
-    >>> from corymb.data import digits
+    >>> from corymb.datasets import digits
     >>> ifca = configure("ifca", digits(clients=8), k=4)
     >>> ifca.rounds, ifca.local.lr
     (40, 0.3)

@@ -247,7 +247,7 @@ SHORT = 0.1
 """Steps that have decayed to less than this fraction of the first may be what keeps a loss from falling."""
 SETTLING = 0.15
 """A loss that would fall by more than this fraction in `SETTLED` rounds of undecayed steps has not settled. Of the
-tables in docs/explanation/defaults.md these are the ones with hardly any noise, which benefit from longer training."""
+tables in docs/explanation/real-tables.md these are the ones with hardly any noise, which gain from longer training."""
 LONGER = 4
 """The factor by which more rounds are then suggested, with a correspondingly slower decay of the step size."""
 

@@ -62,7 +62,7 @@ Labelled = tuple[ArrayLike, ArrayLike]
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Run:
-    """A run, finished or stopped early."""
+    """The result of `fit`: models, clusters, metrics and history of a run, finished or stopped early."""
 
     snapshot: Snapshot
     """The final state, on the CPU; `fit(..., start=run.snapshot)` continues from it."""
@@ -328,7 +328,7 @@ class Run:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """What held-out examples showed about the clusters, if they were found by evidence; see docs/explanation."""
+        """What held-out examples showed, if clusters were found by evidence: see docs/explanation/evidence.md."""
         found = [row["notes"] for row in self.history if "gain_by_cluster" in row["notes"]]
         return dict(found[-1]) if found else {}
 

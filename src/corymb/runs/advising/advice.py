@@ -58,7 +58,7 @@ def _as_dict(gain: Difference | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What to do, and why."""
+    """What `advise` recommends: one model, clusters or training alone, with the evidence."""
 
     verdict: Verdict
     clusters: int
