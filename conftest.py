@@ -6,5 +6,5 @@ FLOWER = ["src/corymb/engines/flower/*.py", "src/corymb/flower_app.py", "src/cor
 collect_ignore_glob = [
     *([] if find_spec("flwr") else FLOWER),
     *([] if find_spec("ray") else ["src/corymb/engines/ray.py"]),
-    *([] if find_spec("triton") else ["src/corymb/core/distance_kernel.py"]),
+    *([] if find_spec("triton") else ["src/corymb/core/lengths/distance_kernel.py"]),
 ]

@@ -1,4 +1,4 @@
-"""The Triton kernel behind `corymb.core.one_pass`, in a separate module since importing it needs Triton."""
+"""The Triton kernel behind `corymb.core.lengths.one_pass`, in a separate module since importing it needs Triton."""
 
 import torch
 import triton

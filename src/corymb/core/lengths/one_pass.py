@@ -41,7 +41,7 @@ def _kernel(kind: torch.dtype, device: torch.device) -> Callable[[Tensor, Tensor
     rows = torch.arange(15.0, dtype=kind, device=device).reshape(3, 5)
     starts, only = rows[:2] + 1, torch.tensor([1, 0, 1], device=device)
     try:
-        from corymb.core.distance_kernel import squared_distances
+        from corymb.core.lengths.distance_kernel import squared_distances
 
         right = torch.equal(squared_distances(rows, starts, only), (rows - starts[only]).square().sum(1).double())
     except Exception as error:  # no Triton, no C compiler, an unsupported GPU: these share no exception class

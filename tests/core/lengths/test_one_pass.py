@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from corymb.core import one_pass
 from corymb.core.client import Share
-from corymb.core.lengths import Near, row_lengths
+from corymb.core.lengths import Near, one_pass, row_lengths
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Share, Shares
-from corymb.core.one_pass import in_one_pass
+from corymb.core.lengths.one_pass import in_one_pass
 from corymb.core.sums import Sums
 from corymb.trees import Params, Tree, align_leading, leaves, map_tensors, on_cpu
 
