@@ -35,10 +35,10 @@ from corymb.core.federation import Federation
 from corymb.core.objective import Draws, Examples, Objective
 from corymb.engines import Placement, VectorisedEngine
 from corymb.engines.vectorised.graphs import Player, StepFunction, capture
+from corymb.engines.vectorised.graphs.variants import at_once, by_streams
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import Traits, traits_of
-from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.operations import operations

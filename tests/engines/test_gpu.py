@@ -10,6 +10,7 @@ from corymb.core.federation import Federation
 from corymb.data.built_in.digits import digits
 from corymb.engines import Placement, VectorisedEngine
 from corymb.engines.isolation import copies
+from corymb.engines.vectorised import graphs
 from corymb.engines.vectorised.graphs import MIN_STEPS
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, losses
@@ -118,6 +119,31 @@ def test_captured_descents_with_dropout_and_augmentation_are_the_cpus(how):
     assert farthest(ends[1], ends[0]) < 1e-8
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        Descent(lr=0.05, steps=MIN_STEPS, batch=4, momentum=0.9, weight_decay=0.01),
+        Descent(lr=0.1, steps=MIN_STEPS),
+    ],
+    ids=["momentum", "plain"],
+)
+def test_a_captured_first_step_from_one_model_gives_the_cpus_descent(how, monkeypatch):
+    clock = iter(range(10**6, 0, -1))
+    monkeypatch.setattr(graphs, "_seconds", lambda *_: float(next(clock)))  # it is used, however long it takes
+    data, ends = classification((8, 7, 5), shape=(2, 8, 8)), []
+    objective = Classification(Network(pictures_network), 3)
+    for placement in (Placement(dtype=torch.float64), GPU):
+        learned = objective.to(placement.device, placement.dtype)
+        engine = VectorisedEngine(learned, data, placement)
+        models = stack([learned.init(root(5))])
+        for _ in range(4):
+            found = Federation(engine).clients.map(train_long, models, how=how).value
+        ends.append(map_tensors(lambda leaf: leaf.cpu(), found))
+    players = [seen.player for seen in engine.kernels.graphs.seen.values() if seen.player is not None]
+    assert [player.shared is not None for player in players] == [True]
+    assert farthest(ends[1], ends[0]) < 1e-8
+
+
 @pytest.mark.parametrize("how", [Descent(lr=0.05, steps=MIN_STEPS), Descent(lr=0.05, steps=MIN_STEPS, momentum=0.5)])
 @pytest.mark.parametrize("precision", [{"dtype": torch.float64}, {}, {"tf32": True}, {"mixed": True}], ids=str)
 def test_every_way_to_capture_a_step_gives_the_plain_step(precision, how, caplog):
@@ -127,7 +153,8 @@ def test_every_way_to_capture_a_step_gives_the_plain_step(precision, how, caplog
     with caplog.at_level("INFO"):
         for _ in range(2):
             fed.clients.map(train_long, stack([learned.init(root(5))]), how=how)
-    (said,) = (line for line in caplog.messages if "captured" in line)
+    said, first = (line for line in caplog.messages if "captured" in line or "first step" in line)
+    assert first.startswith("the first step from one model takes")
     assert said.startswith("steps are captured by")
     assert "vmap" in said
     assert "streams" in said

@@ -148,6 +148,31 @@ def test_into_a_vmap_and_out_again_is_vmap(monkeypatch, public):
         assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("public", [False, True])
+def test_gradients_inside_a_vmap_are_those_of_each_row(monkeypatch, public):
+    if public:
+        monkeypatch.setattr(single_vmap, "peek_interpreter_stack", None)
+    draw = torch.Generator().manual_seed(0)
+    w, b, x = (torch.randn(*shape, generator=draw).double() for shape in ((3, 2), (2,), (5, 4, 3)))
+
+    def loss_of(weights, rows):
+        return (rows @ weights[0] + weights[1]).tanh().square().mean()
+
+    def both(weights, rows):
+        value, found = single_vmap.value_and_gradients(lambda own: loss_of(own, rows), weights)
+        return value, *found
+
+    with torch.no_grad():
+        got = vmap(lambda rows: both([w, b, torch.zeros(2)], rows))(x)
+    for place, rows in enumerate(x):
+        leaves = [w.clone().requires_grad_(), b.clone().requires_grad_()]
+        value = loss_of(leaves, rows)
+        for one, other in zip(got, (value, *torch.autograd.grad(value, leaves), torch.zeros(2)), strict=True):
+            assert torch.allclose(one[place].to(other), other, atol=1e-12)
+    assert not any(one.requires_grad for one in got)
+    assert not w.requires_grad
+
+
 def test_an_error_in_a_vmap_leaves_none_behind():
     def fails(x):
         raise ZeroDivisionError

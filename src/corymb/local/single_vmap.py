@@ -1,8 +1,8 @@
 """Enters and leaves a single vmap with the low-level functions that `torch.func` itself is built on.
 
 `torch.func.vmap` and the vmap rule of an autograd Function do the same for any arguments and any nesting, and take
-several times as long: half a millisecond of every round. The functions used here are private to torch; if they are
-missing, the public ones are used.
+several times as long: half a millisecond of every round. Gradients inside it are taken in the same way. The functions
+used here are private to torch; if they are missing, the public ones are used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
+from torch.func import grad_and_value, vmap
 
 from corymb.keys import no_transform_active
 
@@ -20,12 +20,18 @@ try:
     from torch._C._functorch import (
         TransformType,
         _add_batch_dim,
+        _grad_decrement_nesting,
+        _grad_increment_nesting,
         _remove_batch_dim,
         _unwrap_batched,
+        _unwrap_for_grad,
         _vmap_decrement_nesting,
         _vmap_increment_nesting,
+        _wrap_for_grad,
+        get_inplace_requires_grad_allowed,
         get_interpreter_stack,
         peek_interpreter_stack,
+        set_inplace_requires_grad_allowed,
     )
     from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
     from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]
@@ -51,6 +57,37 @@ def over_rows(fn: Callable[..., tuple[Tensor, ...]], tensors: Sequence[Tensor]) 
         return tuple(_remove_batch_dim(one, level, n, 0) for one in out)
     finally:
         _vmap_decrement_nesting()
+
+
+def value_and_gradients(fn: Callable[[list[Tensor]], Tensor], at: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The value of a function of several tensors and its gradients, also inside a vmap over other tensors.
+
+    `torch.func.grad_and_value` does the same, and first imports torch's compiler, which takes seconds.
+    """
+    private: Any = peek_interpreter_stack
+    if private is None:
+        gradients, value = grad_and_value(fn)(at)
+        return value, list(gradients)
+    level = _grad_increment_nesting()
+    try:
+        with torch.enable_grad():
+            own = [_leaf(tensor, level) for tensor in at]
+            value = fn(own)
+            found = torch.autograd.grad(value, own, allow_unused=True, materialize_grads=True)
+        return _unwrap_for_grad(value, level), [_unwrap_for_grad(gradient, level) for gradient in found]
+    finally:
+        _grad_decrement_nesting()
+
+
+def _leaf(tensor: Tensor, level: int) -> Tensor:
+    """A tensor to differentiate with respect to, at a level of `torch.func.grad`."""
+    allowed = get_inplace_requires_grad_allowed()
+    set_inplace_requires_grad_allowed(True)
+    try:
+        leaf: Tensor = _wrap_for_grad(tensor, level).requires_grad_()
+        return leaf
+    finally:
+        set_inplace_requires_grad_allowed(allowed)
 
 
 class Unwrapped(NamedTuple):

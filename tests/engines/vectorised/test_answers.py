@@ -9,7 +9,7 @@ import torch
 
 from corymb.core.client import Share, on_client
 from corymb.core.federation import Federation
-from corymb.engines import LoopEngine, VectorisedEngine
+from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.local import Descent, descend, loss
 from corymb.objectives import LinearRegression
 from tests.tiny import DOUBLE, farthest, regression
@@ -93,6 +93,24 @@ def test_functions_that_use_weights_run_for_all_clients_at_once(caplog):
         fed.clients.map(as_it_should_be, MODEL)
     assert fed._engine._serial == set()
     assert caplog.records == []
+
+
+@on_client
+def round_by_rows(client, model):
+    """Right, but in low precision it rounds by another amount for every number of rows."""
+    found = loss(client, model)
+    low = torch.is_autocast_enabled(client.train.weight.device.type)
+    return found * (1 + 0.01 * len(client.train.y)) if low else found
+
+
+@pytest.mark.parametrize(("fn", "warnings"), [(round_by_rows, 0), (average_rows, 1)])
+def test_rounding_of_low_precision_is_not_taken_for_a_dependence_on_padding(fn, warnings, caplog):
+    data = regression(SIZES)
+    engine = VectorisedEngine(LinearRegression(3), data, Placement(mixed=True))
+    found = Federation(engine).clients.map(fn, {"weight": MODEL["weight"].float()})
+    assert found.rejected == []
+    assert len(caplog.records) == warnings
+    assert (fn.name in engine._serial) == bool(warnings)
 
 
 # ---- functions that fail under vmap

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -25,8 +26,10 @@ from corymb.engines.isolation import copies, isolated
 from corymb.engines.placement import Placement
 from corymb.engines.vectorised.answers import same_answer, why_answers_differ, why_not_vmap
 from corymb.engines.vectorised.blocks import GPU_PASS_BYTES, MAX_SIZE_RATIO
+from corymb.engines.vectorised.graphs import Graphs
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import probe
+from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.traits import CountedExamples
 from corymb.local.single_vmap import over_rows
 from corymb.trees import flatten, nbytes, unflatten
@@ -286,12 +289,28 @@ class VectorisedEngine:
                 alone = self._stacked(call, ids[here], places[here])
                 if same_answer(alone, together, one):
                     return None
-                again = self._stacked(call, ids[here], places[here])
+                exact = self._in_full_precision()
+                if exact is not None:  # the rounding of low precision can exceed any tolerance
+                    together, alone = exact._stacked(call, ids, places), exact._stacked(call, ids[here], places[here])
+                    if same_answer(alone, together, one):
+                        return None
+                again = (exact or self)._stacked(call, ids[here], places[here])
         except TimeIsUp:
             raise
         except Exception:  # it worked in the stack, so this says nothing about the answers
             return None
         return why_answers_differ(alone, again, together)
+
+    def _in_full_precision(self) -> VectorisedEngine | None:
+        """An engine with the same clients and memory that computes in full precision; None if this one does."""
+        placement = self.host.placement
+        if not (placement.mixed or placement.tf32):
+            return None
+        engine, host = copy.copy(self), copy.copy(self.host)
+        host.placement = replace(placement, mixed=False, tf32=False)
+        engine.host = host
+        engine.kernels = replace(self.kernels, mixed=False, tapes=Tapes(), graphs=Graphs())
+        return engine
 
     def _most_padded(self, call: Call, ids: Tensor) -> tuple[int, bool]:
         """The index of the client with the most padding in this chunk, and whether it has any.

@@ -14,12 +14,13 @@ from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
+from corymb.engines.vectorised.graphs.shared_start import from_one_model
+from corymb.engines.vectorised.graphs.variants import at_once, by_streams
 from corymb.engines.vectorised.single import grouped
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.traits import Traits
-from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.local.reference import as_params, training_losses, weighted_mean
 from corymb.trees import Params, align_leading
 
@@ -142,7 +143,9 @@ class Steps:
             torch._foreach_sub_(list(own.values()), [align_leading(rated, slope) * slope for slope in slopes.values()])
             return [loss]
 
-        player = self.graphs.find(of, variants, plain, params, batch, draws, rates)
+        apt = span is None and not self.traits.recurrent and not draws.step
+        shared = from_one_model(objective, self.traits, steps=steps) if apt else None
+        player = self.graphs.find(of, variants, plain, params, batch, draws, rates, shared)
         if player is not None:
             player.begin(params, rates)
         return player

@@ -9,10 +9,10 @@ from torch import nn
 from corymb.core.objective import Draws, Examples
 from corymb.engines.placement import Placement
 from corymb.engines.vectorised.graphs import MIN_STEPS, MIXED_TOLERANCE, Graphs
+from corymb.engines.vectorised.graphs.variants import at_once, by_streams
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.kernels.steps import gradients
 from corymb.engines.vectorised.traits import traits_of
-from corymb.engines.vectorised.variants import at_once, by_streams
 from corymb.local import Descent
 from corymb.trees import align_leading, take
 from tests.engines.vectorised.test_single import NETWORKS, M, N, job

@@ -10,12 +10,12 @@ from torch import nn
 from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised import graphs
 from corymb.engines.vectorised.graphs import MIN_STEPS, Player
+from corymb.engines.vectorised.graphs.variants import by_streams
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.kernels.steps import gradients
 from corymb.engines.vectorised.kernels.together import LONG_DESCENT
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import traits_of
-from corymb.engines.vectorised.variants import by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.models import Network, cnn

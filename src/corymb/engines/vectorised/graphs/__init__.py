@@ -6,7 +6,8 @@ All variants are captured and timed, and the fastest is used. A step of plain SG
 step sizes as an input; for other optimisers only the gradient is, so that their settings may change from round to
 round. Random draws depend on keys and on the number of the step, both of which are inputs. Each captured step is
 compared with the same step without a graph: a variant that gives a different result, or cannot be captured, is not
-used.
+used. The first step of clients that all start from one model (`shared_start.py`) is captured on its own, and used if
+that is faster.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines.placement import exactly
+from corymb.engines.vectorised.graphs.shared_start import SharedStep
 from corymb.settings import first_line
 from corymb.trees import Params
 
@@ -50,6 +52,8 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 0.02}
 """The largest difference between two variants, relative to the step, that rounding can explain."""
 MIXED_TOLERANCE = 0.25
 """The same in mixed precision; a variant that misses a layer, or steps twice, differs by more."""
+TF32_TOLERANCE = MIXED_TOLERANCE / 4
+"""The same in TF32, which has two bits more than bfloat16."""
 NOISE_FACTOR = 4.0
 """A further tolerance: this many times the difference between a plain step and the same step at full precision."""
 
@@ -85,9 +89,18 @@ class Player:
     """The clients' losses, then gradients if the step returns them."""
     graph: Replayable
     variant: str
+    shared: _SharedStart | None = None
+    """The captured first step of clients that all start from one model, if it is faster."""
+    is_first: bool = False
+    """Whether `shared` is the next step."""
 
     def begin(self, params: Params, rates: Tensor) -> None:
         """Load the models to start from, and the clients' step sizes."""
+        self.is_first = self.shared is not None and start_from_one(params)
+        if self.shared is not None and self.is_first:
+            one = [rows[0] for rows in params.values()]
+            torch._foreach_copy_([*self.shared.start.values(), self.rates], [*one, rates])
+            return
         different = [(self.rates, rates)]
         for into, rows in zip(self.params.values(), params.values(), strict=True):
             if _is_one_row(rows) and rows.dtype == into.dtype:
@@ -100,8 +113,25 @@ class Player:
         """Replay one step; returns losses and gradients (none if it took the step), valid until the next replay."""
         torch._foreach_copy_([*self.batch, *self.drawn], [*batch, *draws.tensors])
         self.number.fill_(draws.step)
-        self.graph.replay()
-        return self.outputs[0], self.outputs[1:]
+        captured = self.shared if self.shared is not None and self.is_first else self
+        captured.graph.replay()
+        self.is_first = False
+        return captured.outputs[0], captured.outputs[1:]
+
+
+@dataclass
+class _SharedStart:
+    """A captured first step from one model; it reads and writes the tensors of a `Player` as well."""
+
+    start: Params
+    """The model that all clients start from."""
+    outputs: list[Tensor]
+    graph: Replayable
+
+
+def start_from_one(params: Params) -> bool:
+    """Whether the models of several clients are the same model in memory, as those of expanded tensors are."""
+    return all(len(rows) > 1 and rows.stride(0) == 0 for rows in params.values())
 
 
 def _is_one_row(rows: Tensor) -> bool:
@@ -133,6 +163,8 @@ class _Seen:
     player: Player | None = None
     turn: int = 0
     """The turn in which it was last asked for."""
+    tried_shared: bool = False
+    """Whether a first step from one model was captured, or could not be."""
 
 
 @dataclass
@@ -155,11 +187,13 @@ class Graphs:
         batch: Examples,
         draws: Draws,
         rates: Tensor,
+        shared: SharedStep | None = None,
     ) -> Player | None:
         """The captured step for tensors of these shapes, or None; captured once there were `MIN_STEPS` such steps.
 
         `kind` has everything else that distinguishes steps, the objective first. `variants` returns the functions to
-        capture, and `plain` is the step that they are checked against.
+        capture, and `plain` is the step that they are checked against; `shared` is that step from one model, if it may
+        be captured too.
         """
         seen = self.seen.setdefault(self._signature(kind, params, batch, draws), _Seen())
         self.turns += seen is not self.latest
@@ -167,6 +201,9 @@ class Graphs:
         if seen.player is None and seen.steps >= MIN_STEPS and not seen.failed and self._make_room():
             seen.player = _fastest(variants(), plain, params, batch, draws, rates)
             seen.failed = seen.player is None
+        if seen.player is not None and shared is not None and not seen.tried_shared and start_from_one(params):
+            seen.tried_shared = True
+            _add_shared_start(seen.player, shared, plain, params, batch, draws, rates)
         return seen.player
 
     def _make_room(self) -> bool:
@@ -177,7 +214,7 @@ class Graphs:
             return True
         if self.turns - oldest.turn < STALE_TURNS:
             return False
-        oldest.player, oldest.steps = None, 0
+        oldest.player, oldest.steps, oldest.tried_shared = None, 0, False
         return True
 
     def count(self, kind: Sequence[Any], params: Params, batch: Examples, draws: Draws) -> None:
@@ -213,7 +250,7 @@ def _fastest(
             log.info("the step by %s cannot be captured: %s", variant, first_line(error))
             torch.cuda.synchronize() if batch.x.is_cuda else None
             continue
-        took = _seconds(player)
+        took = _seconds(player.graph.replay, player.number)
         times.append(f"{variant} {1e3 * took:.2f} ms")
         if problem is not None:
             log.warning("the captured step by %s (%.2f ms) is not used: %s", variant, 1e3 * took, problem)
@@ -237,18 +274,66 @@ def capture(
     def work() -> None:
         outputs[:] = function(params, batch, draws._replace(step=number).of(drawn), rates)
 
-    if not batch.x.is_cuda:
-        return Player(params, batch, drawn, number, rates, outputs, _Rerun(work), variant)
+    return Player(params, batch, drawn, number, rates, outputs, _recorded(work, on_gpu=batch.x.is_cuda), variant)
+
+
+def _recorded(work: Callable[[], None], *, on_gpu: bool, beside: Replayable | None = None) -> Replayable:
+    """Capture work; `beside` is a graph never replayed at the same time, whose memory may be used."""
+    if not on_gpu:
+        return _Rerun(work)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARM_UP):
             work()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with _uncollected(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    graph, pool = torch.cuda.CUDAGraph(), beside.pool() if isinstance(beside, torch.cuda.CUDAGraph) else None
+    with _uncollected(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         work()  # its outputs are in the graph's memory pool, and every replay overwrites them
-    return Player(params, batch, drawn, number, rates, outputs, graph, variant)
+    return graph
+
+
+def _add_shared_start(
+    player: Player,
+    function: SharedStep,
+    plain: StepFunction,
+    params: Params,
+    batch: Examples,
+    draws: Draws,
+    rates: Tensor,
+) -> None:
+    """Capture a first step from one model too, and keep it if it gives the plain step's result and is faster."""
+
+    def begin_and_step() -> None:
+        player.begin(params, rates)
+        player.step(batch, draws)
+
+    from_copies = _seconds(begin_and_step, player.number)
+    try:
+        check = _Check(plain, params, batch, draws, rates)
+        player.shared = _capture_shared_start(player, function, params, draws)
+        problem = check.problem(player)
+    except (RuntimeError, NotImplementedError) as error:  # which an exhausted memory is too
+        log.info("the first step from one model cannot be captured: %s", first_line(error))
+        torch.cuda.synchronize() if batch.x.is_cuda else None
+        player.shared = None
+        return
+    took = _seconds(begin_and_step, player.number)
+    log.info("the first step from one model takes %.2f ms, from copies %.2f ms", 1e3 * took, 1e3 * from_copies)
+    if problem is not None:
+        log.warning("the captured first step from one model is not used: %s", problem)
+    if problem is not None or took >= from_copies:
+        player.shared = None
+
+
+def _capture_shared_start(player: Player, function: SharedStep, params: Params, draws: Draws) -> _SharedStart:
+    start, outputs = {name: rows[0].clone() for name, rows in params.items()}, list[Tensor]()
+
+    def work() -> None:
+        drawn = draws._replace(step=player.number).of(player.drawn)
+        outputs[:] = function(player.params, start, player.batch, drawn, player.rates)
+
+    return _SharedStart(start, outputs, _recorded(work, on_gpu=player.number.is_cuda, beside=player.graph))
 
 
 @contextmanager
@@ -296,11 +381,7 @@ class _Check:
             return "all clients diverged, so it cannot be checked"
         moved = [self._norm(end - start) for end, start in zip(self.want, before, strict=True)]
         whole = sum(size**2 for size in moved[1:]) ** 0.5
-        tolerated = (
-            MIXED_TOLERANCE
-            if torch.is_autocast_enabled(rates.device.type)
-            else TOLERANCE.get(loss.dtype, MIXED_TOLERANCE)
-        )
+        tolerated = _tolerance(loss)
         epsilon = 4 * torch.finfo(loss.dtype).eps
         for one, other, size, noise, name in zip(got, self.want, moved, self.noise, names, strict=True):
             error = self._norm(one - other)
@@ -314,12 +395,21 @@ class _Check:
         return float(torch.linalg.vector_norm(rows[self.finite], dtype=torch.float64))
 
 
-def _seconds(player: Player) -> float:
-    player.graph.replay()
-    began = _now(player.number)
+def _tolerance(loss: Tensor) -> float:
+    """The tolerance for losses of this dtype, and all that led to them, in the current precision."""
+    if torch.is_autocast_enabled(loss.device.type):
+        return MIXED_TOLERANCE
+    if loss.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+        return TF32_TOLERANCE
+    return TOLERANCE.get(loss.dtype, MIXED_TOLERANCE)
+
+
+def _seconds(replay: Callable[[], object], where: Tensor) -> float:
+    replay()
+    began = _now(where)
     for _ in range(TIMED_REPLAYS):
-        player.graph.replay()
-    return (_now(player.number) - began) / TIMED_REPLAYS
+        replay()
+    return (_now(where) - began) / TIMED_REPLAYS
 
 
 def _now(where: Tensor) -> float:
