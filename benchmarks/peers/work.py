@@ -29,6 +29,8 @@ class Case:
     """Clusters; 0 is FedAvg."""
     steps: int = 10
     lr: float = 0.1
+    """So small that rounding errors do not grow: for FEMNIST's CNN, float32 and float64 differ by 3e-5 with 0.01, and by
+    4e-4 with 0.03."""
     rounds: int = 4
     """The number of rounds, of which the first warms up."""
 
@@ -36,7 +38,7 @@ class Case:
 CASES = [
     Case("mlp-100x600", "FedAvg, MLP 784-200-10, 100 × 600, 10 steps of batch 50", "mlp", 100, 50, 600),
     Case("mlp-1000x50", "FedAvg, MLP 784-200-10, 1000 × 50, 10 full-batch steps", "mlp", 1000, None, 50, rounds=2),
-    Case("femnist", "FedAvg, CNN, 50 writers of FEMNIST, 10 steps of batch 10", "cnn", 50, 10, lr=0.03, rounds=3),
+    Case("femnist", "FedAvg, CNN, 50 writers of FEMNIST, 10 steps of batch 10", "cnn", 50, 10, lr=0.01, rounds=3),
     Case("ifca-100x600", "IFCA, k = 4, MLP, 100 × 600, 10 steps of batch 50", "mlp", 100, 50, 600, k=4, rounds=3),
     Case("ifca-1000x50", "IFCA, k = 4, MLP, 1000 × 50, 10 full-batch steps", "mlp", 1000, None, 50, k=4, rounds=2),
 ]
