@@ -29,8 +29,9 @@ class Case:
     """Clusters; 0 is FedAvg."""
     steps: int = 10
     lr: float = 0.1
-    """So small that rounding errors do not grow: for FEMNIST's CNN, float32 and float64 differ by 3e-5 with 0.01, and by
-    4e-4 with 0.03."""
+    """So small that rounding errors do not grow: float32 and float64 differ by 3e-5 for FEMNIST's CNN with 0.01, and by
+    4e-4 with 0.03.
+    """
     rounds: int = 4
     """The number of rounds, of which the first warms up."""
 
