@@ -10,8 +10,8 @@ from corymb.algorithms import IFCA
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.data import FederatedDataset, Ragged, rotated
-from corymb.engines import Placement
-from corymb.engines.examples import ExampleTable
+from corymb.engines import Placement, examples
+from corymb.engines.examples import ExampleTable, held_on
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
@@ -86,3 +86,35 @@ def test_rows_are_current_whichever_clients_were_asked_before():
     stacked = rows.stack(everybody)
     assert rows.longest(everybody) == stacked.x.shape[1] == 10
     assert all(torch.equal(stacked.x[i, : len(rows.one(i).y)], rows.one(i).x) for i in range(4))
+
+
+def test_a_data_set_that_is_large_for_the_gpu_is_held_in_the_machines_memory(monkeypatch, caplog):
+    gpu, data = torch.device("cuda"), pictures()  # 24 + 32 pictures of 16 bytes, with labels of 8 bytes
+    taken = (24 + 32) * (16 + 8)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * taken, 0))
+    assert held_on(data, gpu, torch.float32) == gpu
+    assert caplog.records == []
+    assert held_on(divided(data), gpu, torch.float32) == torch.device("cpu")  # floats take four times as much
+    assert "they stay in the machine's memory" in caplog.text
+    assert held_on(divided(data), torch.device("cpu"), torch.float32) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("given", [pictures(), uneven(pictures()), divided(uneven(pictures()))])
+def test_a_table_held_elsewhere_returns_the_same_examples_as_copies(given, monkeypatch):
+    here, there = torch.device("cpu", 0), torch.device("cpu")  # two names, for want of a GPU
+    sent = []
+    monkeypatch.setattr(examples, "_sent", lambda rows, device: (sent.append(len(rows)), rows.to(device, copy=True))[1])
+    usual, held = (ExampleTable(given.train, None, here, torch.float32, place) for place in (here, there))
+    for ids in (torch.tensor([0, 2]), torch.arange(4)):
+        for copy in (True, False):
+            got, want = held.stack(ids, copy=copy), usual.stack(ids)
+            assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
+            got.x.zero_()
+            assert torch.equal(held.stack(ids).x, want.x)
+    assert all(torch.equal(one, other) for one, other in zip(held.one(1), usual.one(1), strict=True))
+    assert max(sent) <= len(given.train.y)
+    new = given.train._replace(x=given.train.x[:2], y=given.train.y[:2], offsets=torch.tensor([0, 2]))
+    for table in (usual, held):
+        table.replace(torch.tensor([3]), new)
+    assert torch.equal(held.stack(torch.arange(4)).x, usual.stack(torch.arange(4)).x)
+    assert held.x.device == there

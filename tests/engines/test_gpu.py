@@ -1,20 +1,23 @@
 """On a GPU: recurrent networks train, float32 means float32, and every algorithm gives the CPU's run."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from corymb.algorithms import FedAvg
 from corymb.core.client import Client, on_client
+from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.data.built_in.digits import digits
-from corymb.engines import Placement, VectorisedEngine
+from corymb.engines import Placement, VectorisedEngine, examples
 from corymb.engines.isolation import copies
 from corymb.engines.vectorised import graphs
 from corymb.engines.vectorised.graphs import MIN_STEPS
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, losses
-from corymb.models import Network, cnn
+from corymb.models import Network, cnn, mlp
 from corymb.objectives import Augmented, Classification, Cutout, Flip, Light, Translate
 from corymb.runs.fit import fit
 from corymb.trees import leaves, map_tensors, stack, take
@@ -158,6 +161,22 @@ def test_every_way_to_capture_a_step_gives_the_plain_step(precision, how, caplog
     assert said.startswith("steps are captured by")
     assert "vmap" in said
     assert "streams" in said
+
+
+@pytest.mark.parametrize("pixels", [False, True])
+def test_examples_that_do_not_fit_on_the_gpu_are_sent_chunk_by_chunk(pixels, monkeypatch, caplog):
+    data = digits(clients=12)
+    if pixels:
+        data = replace(data, train=data.train._replace(x=(data.train.x * 16).to(torch.uint8)))
+    objective, ends = Classification(Network(mlp(64, [8], 10)), 10).to("cuda", torch.float64), []
+    for most in (0.5, 0.0):
+        monkeypatch.setattr(examples, "MAX_HELD", most)
+        engine = VectorisedEngine(objective, data, GPU, memory=200_000)  # several chunks
+        assert engine.host.examples["train"].x.is_cuda == (most > 0)
+        *_, last = drive(FedAvg(rounds=3, local=Descent(lr=0.1, steps=3, batch=5)), Federation(engine))
+        ends.append(map_tensors(lambda leaf: leaf.cpu(), last.models))
+    assert "they stay in the machine's memory" in caplog.text
+    assert farthest(ends[1], ends[0]) < 1e-9
 
 
 @pytest.mark.parametrize("name", CASES)

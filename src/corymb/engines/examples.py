@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from corymb.core.engine import Rows
+from corymb.core.engine import ClientData, Rows
 from corymb.core.objective import Examples
 from corymb.core.pixels import as_numbers
 from corymb.trees import align_leading
+
+log = logging.getLogger(__name__)
+MAX_HELD = 0.5
+"""The fraction of a GPU's free memory that examples may take: larger data sets stay in the machine's memory."""
 
 
 class _Layout(NamedTuple):
@@ -29,11 +34,20 @@ class ExampleTable:
     `order` has the positions in `rows` of the table's clients 0, 1, ...; None if they are in this order. Examples are
     not moved. Returned examples are copies, so that client functions cannot change the table. For callers that do not
     write, `stack(copy=False)` returns views of the table if it can, and `unwritten` tells whether they were written to.
-    Pixels stored as bytes are converted to floats when they are returned.
+    Pixels stored as bytes are converted to floats when they are returned. Examples are returned on `device`; the table
+    may be `held` elsewhere (see `held_on`).
     """
 
-    def __init__(self, rows: Rows, order: Tensor | None, device: torch.device, dtype: torch.dtype) -> None:
-        self.x, self.y = (_placed(t, device, dtype) for t in (rows.x, rows.y))
+    def __init__(
+        self,
+        rows: Rows,
+        order: Tensor | None,
+        device: torch.device,
+        dtype: torch.dtype,
+        held: torch.device | None = None,
+    ) -> None:
+        self.held = held or device
+        self.x, self.y = (_placed(t, self.held, dtype) for t in (rows.x, rows.y))
         offsets = rows.offsets.cpu().to(torch.int64)
         self.starts, self.sizes = offsets[:-1], _in_one_place(offsets.diff())
         if order is not None:
@@ -45,7 +59,7 @@ class ExampleTable:
         """One client's examples, without padding."""
         start = int(self.starts[client])
         rows = slice(start, start + int(self.sizes[client]))
-        x, y = self.x[rows].clone(), self.y[rows].clone()
+        x, y = (self._on_device(t[rows], copy=True) for t in (self.x, self.y))
         return Examples(as_numbers(x, self.dtype), y, torch.ones(len(y), device=self.device, dtype=self.dtype))
 
     @property
@@ -58,7 +72,7 @@ class ExampleTable:
         longest, first = self._layout(ids)
         if first is not None:
             rows = slice(first, first + longest * len(ids))
-            own = (t[rows].clone() if copy else t[rows] for t in (self.x, self.y))
+            own = (self._on_device(t[rows], copy=copy) for t in (self.x, self.y))
             x, y = (t.unflatten(0, (len(ids), longest)) for t in own)
             return Examples(
                 as_numbers(x, self.dtype), y, torch.ones(len(ids), longest, device=self.device, dtype=self.dtype)
@@ -67,12 +81,18 @@ class ExampleTable:
         real = (places < sizes[:, None]).to(self.device)
         # Padding repeats the client's last example: if the loss is finite there, it is finite in the padding too.
         last = (sizes[:, None] - 1).clamp_min(0)
-        rows_of = (starts[:, None] + torch.minimum(places, last)).clamp_max(len(self.y) - 1).to(self.device)
-        x, y = self.x[rows_of], self.y[rows_of]
+        rows_of = (starts[:, None] + torch.minimum(places, last)).clamp_max(len(self.y) - 1).to(self.held)
+        x, y = (self._on_device(t[rows_of], copy=False) for t in (self.x, self.y))
         if bool((sizes == 0).any()):  # clients without examples get zeros, never another client's rows
             filled = (sizes > 0).to(self.device)
             x, y = (torch.where(align_leading(filled, t), t, 0) for t in (x, y))
         return Examples(as_numbers(x, self.dtype), y, real.to(self.dtype))
+
+    def _on_device(self, rows: Tensor, *, copy: bool) -> Tensor:
+        """Rows of the table on the device that computes; with `copy`, never the table's own memory."""
+        if self.held != self.device:
+            return _sent(rows, self.device)
+        return rows.clone() if copy else rows
 
     @property
     def row_bytes(self) -> int:
@@ -96,7 +116,7 @@ class ExampleTable:
     def replace(self, ids: Tensor, rows: Rows) -> None:
         """Replace the examples of some clients by `rows`, which has them in the order of `ids`."""
         self._latest = None
-        new = ExampleTable(rows, None, self.device, self.dtype)
+        new = ExampleTable(rows, None, self.device, self.dtype, self.held)
         if self.x.dtype != new.x.dtype:  # one has bytes and the other floats
             self.x, new.x = (as_numbers(x, self.dtype) for x in (self.x, new.x))
         stay = torch.ones(len(self.sizes), dtype=torch.bool).index_fill(0, ids, False)
@@ -106,7 +126,7 @@ class ExampleTable:
                 for start, m in zip(self.starts[stay], self.sizes[stay], strict=True)
             ]
             or [torch.empty(0, dtype=torch.int64)]
-        ).to(self.device)
+        ).to(self.held)
         self.starts, self.sizes = self.starts.clone(), self.sizes.clone()
         self.starts[stay] = self.sizes[stay].cumsum(0) - self.sizes[stay]
         self.starts[ids], self.sizes[ids] = new.starts + len(kept), new.sizes
@@ -117,6 +137,29 @@ def _in_one_place(sizes: Tensor) -> Tensor:
     """The same sizes; if all are equal, as test tables without examples are, they share one place in memory."""
     equal = len(sizes) > 1 and bool((sizes == sizes[0]).all())
     return sizes[:1].clone().expand(len(sizes)) if equal else sizes
+
+
+def held_on(data: ClientData, device: torch.device, dtype: torch.dtype) -> torch.device:
+    """Where to hold a data set: on the device that computes, unless that is a GPU and the data set is large for it."""
+    tensors = [t for rows in (data.train, data.test) for t in (rows.x, rows.y)]
+    if device.type != "cuda" or all(t.is_cuda for t in tensors):
+        return device
+    free, _ = torch.cuda.mem_get_info(device)
+    needed = sum(t.numel() * (dtype.itemsize if t.is_floating_point() else t.itemsize) for t in tensors)
+    if needed <= MAX_HELD * free:
+        return device
+    log.warning(
+        "the examples take %.1f GiB and the GPU has %.1f GiB free: they stay in the machine's memory, and those of the "
+        "clients at work are copied to the GPU in every round",
+        needed / 2**30,
+        free / 2**30,
+    )
+    return torch.device("cpu")
+
+
+def _sent(rows: Tensor, device: torch.device) -> Tensor:
+    """Rows copied to a GPU, by way of memory that it can read itself, which is faster."""
+    return rows.pin_memory().to(device, non_blocking=True)
 
 
 def _placed(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -15,7 +15,7 @@ from corymb.core.engine import START, Call, ClientData, Each, Journal, OneHost, 
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
 from corymb.core.rules import kind_problem
-from corymb.engines.examples import ExampleTable
+from corymb.engines.examples import ExampleTable, held_on
 from corymb.engines.isolation import copies, isolated
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.engines.placement import Placement
@@ -52,9 +52,10 @@ class ClientHost:
         ordered = bool((order[1:] > order[:-1]).all())
         self.names = tuple(data.names if ordered else (data.names[i] for i in order.tolist()))
         self.hosts = OneHost(len(self.names))
+        held, order_of_all = held_on(data, device, placement.dtype), None if ordered else order
         self.examples: dict[Split, ExampleTable] = {
-            "train": ExampleTable(data.train, None if ordered else order, device, placement.dtype),
-            "test": ExampleTable(data.test, None if ordered else order, device, placement.dtype),
+            "train": ExampleTable(data.train, order_of_all, device, placement.dtype, held),
+            "test": ExampleTable(data.test, order_of_all, device, placement.dtype, held),
         }
         self._data, self._refreshed = data, list[str]()
         self._ring = KeyRing(hash_names(self.names))
