@@ -7,7 +7,20 @@ from functools import partial
 from typing import Any
 
 import torch
-from benchmarks.zoo.networks import CLASSES, WORDS, Case, Turned, applied, codes_then, dense, linear, residual, sequence
+from benchmarks.zoo.networks import (
+    CLASSES,
+    WORDS,
+    Case,
+    Mean,
+    Recurrent,
+    Turned,
+    applied,
+    codes_then,
+    dense,
+    linear,
+    residual,
+    sequence,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
@@ -49,6 +62,21 @@ class Masked(nn.Module):
         padding = x < 3
         padding = padding & ~padding.all(1, keepdim=True)
         return self.out(self.encode(self.embed(x), src_key_padding_mask=padding).mean(1))
+
+
+class Attended(nn.Module):
+    """Causal attention as many write it: one product for queries, keys and values, and dropout in torch's function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.qkv, self.out = nn.Embedding(WORDS, 16), nn.Linear(16, 48), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        rate = 0.1 if self.training else 0.0
+        found = functional.scaled_dot_product_attention(q, k, v, dropout_p=rate, is_causal=True)
+        return self.out((x + found.transpose(1, 2).flatten(2)).mean(1))
 
 
 class Translated(nn.Module):
@@ -189,6 +217,16 @@ CASES: dict[str, Case] = {
     "gru 16, packed, mean of longest": Case(partial(Padded, nn.GRU, total=False, mean=True), TEXT, codes=True),
     "lstm 16, packed, mean of longest": Case(partial(Padded, nn.LSTM, total=False, mean=True), TEXT, codes=True),
     "transformer, masked": Case(Masked, TEXT, codes=True),
+    "transformer layer, dropout": Case(
+        codes_then(16, partial(nn.TransformerEncoderLayer, 16, 2, 32, batch_first=True), Mean, linear(16, CLASSES)),
+        TEXT,
+        codes=True,
+    ),
+    "causal attention, dropout": Case(Attended, TEXT, codes=True),
+    "lstm 32, two layers, dropout": Case(partial(Recurrent, nn.LSTM, 32, num_layers=2, dropout=0.3), SERIES),
+    "gru 16, both ways, dropout": Case(
+        partial(Recurrent, nn.GRU, 16, num_layers=2, bidirectional=True, batch_first=False, dropout=0.3), SERIES
+    ),
     "encoder, decoder": Case(Translated, SERIES),
     "low-rank update": Case(Adapted, TABLE),
     "hypernetwork": Case(Hyper, TABLE),

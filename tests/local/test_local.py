@@ -174,6 +174,22 @@ def test_steps_do_not_depend_on_how_tensors_lie_in_memory(how):
     assert farthest(mixed, plain) == 0
 
 
+def test_fused_steps_are_counted_exactly_whatever_the_default_type_is():
+    def end() -> torch.Tensor:
+        stepper = Stepper(Descent(lr=0.1, optimiser="adam"), [torch.zeros(3, dtype=torch.float32)])
+        stepper.taken = 300  # bfloat16 counts to 256
+        stepper.step([torch.ones(3, dtype=torch.float32)])
+        return stepper.params[0]
+
+    usual, want = torch.get_default_dtype(), end()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        got = end()
+    finally:
+        torch.set_default_dtype(usual)
+    assert farthest([got], [want]) < 1e-6
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_a_client_that_is_done_moves_no_more(name, fused, monkeypatch):

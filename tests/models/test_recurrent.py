@@ -4,13 +4,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.overrides import TorchFunctionMode
 
 import corymb
 from corymb.core.objective import Draws
 from corymb.keys import root
 from corymb.local import Descent
 from corymb.models import Network
-from corymb.models.recurrent import _forward
+from corymb.models.recurrent import LAYERS, one_layer_after_another
 from corymb.settings import InvalidInput
 from tests.tiny import farthest
 
@@ -35,6 +36,15 @@ FORMS = {
 }
 
 
+class Apart(TorchFunctionMode):
+    """Torch's layers, computed one after another."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") in LAYERS:
+            return one_layer_after_another(func, *args)
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", STACKS)
 def test_without_dropout_they_are_torchs_layers(kind, form):
@@ -42,7 +52,9 @@ def test_without_dropout_they_are_torchs_layers(kind, form):
     x = drawn(M, T, F) if FORMS[form].get("batch_first") else drawn(T, M, F)
     ends = stack(x)[1]
     for start in (None, tuple(map(torch.tanh, ends)) if isinstance(ends, tuple) else ends.tanh()):
-        (got, got_ends), (want, want_ends) = _forward(stack, 0.0, x, start), stack(x, start)
+        with Apart():
+            got, got_ends = stack(x, start)
+        want, want_ends = stack(x, start)
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(got_ends, want_ends, rtol=1e-10, atol=1e-10)
 
@@ -118,11 +130,38 @@ class Shifted(nn.LSTM):
         return super().forward(input + 1, hx)
 
 
-def test_a_layer_with_a_forward_pass_of_its_own_is_refused_with_dropout():
-    with pytest.raises(InvalidInput, match=r"Layer '' \(Shifted\) has dropout 0.3 .*dropout='off'") as error:
-        Network(lambda: Shifted(F, H, num_layers=2, dropout=0.3))
-    assert "\n" not in str(error.value)
-    Network(lambda: Shifted(F, H, num_layers=2))
+def test_a_layer_with_a_forward_pass_of_its_own_keeps_it():
+    x, params = drawn(M, T, F), None
+    results = []
+    for kind in (nn.LSTM, Shifted):
+        network = Network(lambda kind=kind: First(kind), dtype=torch.float64)
+        params = params or network.init(root(1))
+        results.append(network.training(params, x + 1 if kind is nn.LSTM else x, Draws(root(0))))
+    assert torch.equal(*results)
+    assert not torch.equal(results[0], network(params, x))
+
+
+class First(nn.Module):
+    """The outputs of a recurrent layer."""
+
+    def __init__(self, kind) -> None:
+        super().__init__()
+        self.stack = kind(F, H, num_layers=2, dropout=0.3, batch_first=True)
+
+    def forward(self, x):
+        return self.stack(x)[0].mean(1)
+
+
+def test_an_input_of_another_width_is_refused_by_torchs_own_line():
+    network = Network(lambda: First(nn.LSTM))
+    with pytest.raises(RuntimeError, match="Expected 3, got 4"):
+        network.training(network.init(root(0)), torch.zeros(M, T, F + 1), Draws(root(0)))
+
+
+def test_the_rate_between_layers_is_part_of_the_description():
+    """Or a run would be continued with another model than it was started with."""
+    networks = [Network(lambda rate=rate: nn.GRU(F, H, num_layers=2, dropout=rate)) for rate in (0.1, 0.2)]
+    assert networks[0].describe() != networks[1].describe()
 
 
 def test_a_single_layer_has_nothing_to_drop_between():

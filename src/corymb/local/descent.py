@@ -281,14 +281,15 @@ class Stepper:
             )
             return
         first, second = self.state
-        taken = list(torch.full((len(grads),), self.taken - 1.0, device=grads[0].device).unbind())
+        # Counts, which may not have the default type of a process that set a short one.
+        before = torch.full((len(grads),), self.taken - 1.0, dtype=torch.float32, device=grads[0].device)
         adam(
             self.params,
             grads,
             first,
             second,
             [],
-            taken,
+            list(before.unbind()),
             lr=how.lr,
             beta1=BETA_1,
             beta2=BETA_2,

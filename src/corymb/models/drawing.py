@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.objective import Draws
 from corymb.keys import Key, fold_each, happens
-from corymb.models.attention import attend
+from corymb.models.attention import attend, attend_by_heads
+from corymb.models.recurrent import LAYERS, one_layer_after_another, rate_between_layers
 from corymb.settings import InvalidInput
 
 _RANDOM = {"rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "multinomial"}
@@ -39,7 +41,10 @@ _DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "alpha_dropout_"}
 _BY_CHANNEL = {"dropout1d": 3, "dropout2d": 3, "dropout3d": 5}
 _BY_CHANNEL |= {name: 2 for name in ("feature_dropout", "feature_dropout_", "feature_alpha_dropout")}
 """Dropout of whole channels, and the least number of input axes: with fewer, the first axis would be channels."""
-_ATTENTION = ("multi_head_attention_forward", "scaled_dot_product_attention")
+_ATTENTION: dict[str, Callable[..., Any]] = {
+    "multi_head_attention_forward": attend_by_heads,
+    "scaled_dot_product_attention": attend,
+}
 _ALPHA = 1.7580993408473766  # minus SELU's lower limit, which replaces dropped inputs in alpha dropout
 
 
@@ -62,16 +67,24 @@ class KeyedDropout(TorchFunctionMode):
             x, p, training = _arguments(*args, **kwargs)
             if training and p > 0:
                 return self._drop(name, x, float(p))
-        elif name == "scaled_dot_product_attention" and self.draws is not None and _draws(name, args, kwargs):
+        elif _inner_rate(name, args, kwargs) > 0:
+            if self.draws is None:
+                raise InvalidInput(
+                    f"The model applies dropout in evaluation, too: give {name} dropout_p=0.0 unless self.training."
+                )
             with self:
-                return attend(*args, **kwargs)
+                return self._with_dropout_outside(func, name, *args, **kwargs)
         elif _draws(name, args, kwargs):
-            hint = "set its dropout to 0" if name in _ATTENTION else "use nn.Dropout"
             raise InvalidInput(
-                f"The model draws from a global generator ({name}), which would make runs irreproducible: {hint}, or "
-                "remove it."
+                f"The model draws from a global generator ({name}), which would make runs irreproducible: use "
+                "nn.Dropout, or remove it."
             )
         return func(*args, **kwargs)
+
+    @staticmethod
+    def _with_dropout_outside(func: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        """A function of torch's that has dropout inside, computed so that this mode sees it."""
+        return _ATTENTION[name](*args, **kwargs) if name in _ATTENTION else one_layer_after_another(func, *args)
 
     @cached_property
     def _keys(self) -> Key:
@@ -108,16 +121,22 @@ def _arguments(
     return input, p, training and train
 
 
-def _draws(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether a function other than dropout draws random numbers."""
+def _inner_rate(name: str, args: Any, kwargs: Any) -> float:
+    """The rate of the dropout inside a function of torch's, for attention or recurrent layers."""
     if name == "multi_head_attention_forward":
-        return bool(kwargs.get("training", True)) and _argument(args, kwargs, 9, "dropout_p") > 0
+        training = _argument(args, kwargs, 13, "training", default=1)
+        return _argument(args, kwargs, 10, "dropout_p") * training
     if name == "scaled_dot_product_attention":
-        return _argument(args, kwargs, 4, "dropout_p") > 0
+        return _argument(args, kwargs, 4, "dropout_p")
+    return rate_between_layers(args) if name in LAYERS and len(args) == 9 else 0.0
+
+
+def _draws(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a function without a keyed version draws random numbers."""
     if name in ("rrelu", "rrelu_"):
         return _argument(args, kwargs, 3, "training") > 0
     return name in _RANDOM or name in ("gumbel_softmax", "native_dropout")
 
 
-def _argument(args: Any, kwargs: Any, place: int, name: str) -> float:
-    return float(args[place] if len(args) > place else kwargs.get(name, 0))
+def _argument(args: Any, kwargs: Any, place: int, name: str, *, default: float = 0) -> float:
+    return float(args[place] if len(args) > place else kwargs.get(name, default))

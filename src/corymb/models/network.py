@@ -19,10 +19,9 @@ from torch.nn.parameter import UninitializedParameter
 from corymb.choices import Dropout
 from corymb.core.objective import Draws
 from corymb.keys import Key, no_transform_active
-from corymb.models.attention import drop_by_keys
+from corymb.models.attention import PositionsFirst
 from corymb.models.copying import copied, share_tensors
 from corymb.models.drawing import KeyedDraws, KeyedDropout
-from corymb.models.recurrent import drop_between_layers
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
@@ -76,10 +75,10 @@ class Network:
         self._given = frozen
         if frozen is not None:
             _load_frozen(module, frozen, self.trainable)
-        rates = _inner_dropout(module)
+        self._rates = _inner_dropout(module)
         self.module = _deterministic(module).to(device=device, dtype=dtype)
         self._places: dict[nn.Module, Places] = {}
-        self._in_training = self.module if dropout == "off" else _in_training(self.module, rates)
+        self._in_training = self.module if dropout == "off" else _in_training(self.module, self._rates)
         self._evaluated = False
         self._draws: bool | None = False if dropout == "off" else None  # None: unknown until the first training step
 
@@ -158,10 +157,12 @@ class Network:
         try:
             with torch.enable_grad(), disable_saved_tensors_hooks(_RECOMPUTES):
                 with KeyedDropout(draws, len(x)) as dropout:
-                    first = self._call(module, params, x.clone())  # a layer in place may write into it
+                    first = only_tensor(self._call(module, params, x.clone()))  # a layer in place may write into it
                 changed = [name for name, value in module.named_buffers() if not _same(value, before[name])]
                 with KeyedDropout(draws, len(x)):
-                    again = self._call(module, params, x.clone())
+                    again = only_tensor(self._call(module, params, x.clone()))
+                if draws is not None and dropout.layers and _same(first, again):
+                    self._refuse_draws_of_others(params, x, draws, first)
         except RuntimeError as error:
             raise InvalidInput(_RECOMPUTES) if _RECOMPUTES in str(error) else error from None
         finally:
@@ -169,7 +170,7 @@ class Network:
                 for name, value in module.named_buffers():
                     if name in before and not _same(value, before[name]):
                         value.copy_(before[name])
-        if isinstance(first, Tensor) and not _same(first, again):
+        if not _same(first, again):
             outside = "has a state outside its parameters (a counter, or a generator of numpy or Python), which changes"
             what = f"changes its {changed[0]}" if changed else outside
             raise InvalidInput(
@@ -177,6 +178,26 @@ class Network:
                 "remove this (of a normalisation, by one that keeps nothing, such as LayerNorm or weight_norm)."
             )
         return bool(dropout.layers)
+
+    def _refuse_draws_of_others(self, params: Params, x: Tensor, draws: Draws, alone: Tensor) -> None:
+        """Refuse a model in which what an example drops depends on how many others are in its batch.
+
+        Then examples are not on the first axis of a dropout layer's input, although its length is a multiple of theirs.
+        """
+        more = torch.cat([x, x[:1]])
+        rows = draws.rows if draws.rows is None else torch.cat([draws.rows, draws.rows[:1]])
+        with KeyedDropout(draws._replace(rows=rows), len(more)):
+            if _same_rows(self._call(self._in_training, params, more.clone()), alone):
+                return
+        coupled = not _same_rows(
+            self._call(self.module, params, more.clone()), only_tensor(self._call(self.module, params, x.clone()))
+        )
+        require(
+            coupled,  # then dropout is not what couples them
+            f"What the model {type(self.module).__name__} drops of an example depends on how many others are in its "
+            "batch: wanted examples on the first axis wherever there is dropout (such as by batch_first=True); change "
+            "the model, or use dropout='off'.",
+        )
 
     def _call(self, module: nn.Module, params: Params, x: Tensor) -> Any:
         """The module's output with these parameters substituted for its own.
@@ -201,7 +222,8 @@ class Network:
     def describe(self) -> str:
         """A description of the model, for fingerprints and run records."""
         shapes = {name: list(p.shape) for name, p in self.module.named_parameters()}
-        return f"{self.module} {shapes}{self._frozen}{', dropout on' if self.drops else ''}"
+        rates = f" {self._rates}" if self._rates else ""  # the module's own text has those of its dropout layers only
+        return f"{self.module} {shapes}{self._frozen}{f', dropout on{rates}' if self.drops else ''}"
 
     @cached_property
     def _frozen(self) -> str:
@@ -225,6 +247,12 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=near, atol=near * size, equal_nan=True)
 
 
+def _same_rows(more: object, alone: Tensor) -> bool:
+    """Whether a model's output for more examples begins with its output for these alone."""
+    out = only_tensor(more)
+    return _same(out[: len(alone)] if alone.dim() else out, alone)
+
+
 def _inner_dropout(module: nn.Module) -> dict[str, float]:
     """The rates of recurrent and attention layers that have dropout inside, by name."""
     kinds = (nn.RNNBase, nn.MultiheadAttention)
@@ -235,22 +263,23 @@ def _inner_dropout(module: nn.Module) -> dict[str, float]:
 def _in_training(module: nn.Module, rates: Mapping[str, float]) -> nn.Module:
     """A copy of the module in training mode, except for normalisation layers; it shares the module's tensors.
 
-    `rates` are those of `_inner_dropout`.
+    `rates` are those of `_inner_dropout`, which `_deterministic` has set to 0.
     """
     twin = copied(module, sharing=(*module.parameters(), *module.buffers())).train()
     for name, layer in twin.named_modules():
         if isinstance(layer, (_BatchNorm, _InstanceNorm)):
             layer.eval()
-        if name in rates and type(layer).forward not in _TORCHS_OWN:
-            raise InvalidInput(
-                f"Layer {name!r} ({type(layer).__name__}) has dropout {rates[name]} and a forward of its own, in which "
-                f"dropout cannot draw from keys: set it to 0 and use nn.Dropout, or {_OFF}."
-            )
-        if name in rates and isinstance(layer, nn.MultiheadAttention):
-            drop_by_keys(layer, rates[name])
-        elif name in rates and isinstance(layer, nn.RNNBase):
-            drop_between_layers(layer, rates[name])
+        if name in rates:
+            layer.dropout = rates[name]
+        if isinstance(layer, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) and not _batch_first(layer):
+            for place, inner in list(layer.named_children()):
+                if type(inner) is nn.Dropout:
+                    setattr(layer, place, PositionsFirst(inner))
     return twin
+
+
+def _batch_first(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> bool:
+    return bool(layer.self_attn.batch_first)
 
 
 def _places(module: nn.Module) -> Places:
@@ -328,7 +357,6 @@ _RECOMPUTES = (
     "The model saves memory by computing layers again in the backward pass (torch.utils.checkpoint), when its "
     "parameters are no longer the client's: switch gradient checkpointing off."
 )
-_TORCHS_OWN = {layer.forward for layer in (nn.LSTM, nn.GRU, nn.RNN, nn.MultiheadAttention)}
 _OFF = "switch all dropout off with dropout='off'"
 
 

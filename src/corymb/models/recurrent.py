@@ -2,54 +2,50 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import _VF, Tensor, nn
+from torch import Tensor
 from torch.nn.functional import dropout
-from torch.nn.utils.rnn import PackedSequence
 
 from corymb.settings import InvalidInput
 
-
-def drop_between_layers(stack: nn.RNNBase, rate: float) -> None:
-    """Let an LSTM, a GRU or an RNN of several layers drop the inputs of all layers but the first by `dropout`."""
-    stack.forward = partial(_forward, stack, rate)
+LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""Torch's functions for `nn.LSTM`, `nn.GRU` and `nn.RNN`."""
 
 
-def _forward(
-    stack: nn.RNNBase, rate: float, input: Tensor, hx: Tensor | tuple[Tensor, Tensor] | None = None
-) -> tuple[Tensor, Any]:
-    """The forward pass of torch's own layers, one layer at a time: the same arguments and results."""
-    if isinstance(input, PackedSequence) or input.dim() != 3:
-        got = "packed sequences" if isinstance(input, PackedSequence) else f"an input of shape {list(input.shape)}"
+def are_packed(args: Sequence[Any]) -> bool:
+    """Whether these arguments of a recurrent layer of torch's are those for packed sequences."""
+    return len(args) == 9 and isinstance(args[3], (tuple, list))  # the weights, which otherwise are the third
+
+
+def rate_between_layers(args: Sequence[Any]) -> float:
+    """The rate at which a function with these arguments would drop the inputs of all layers but the first."""
+    count, rate, training = args[5:8] if are_packed(args) else args[4:7]
+    return float(rate) if training and count > 1 else 0.0
+
+
+def one_layer_after_another(function: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Tensor, ...]:
+    """The results of torch's function for a stack of layers, called for one layer at a time with dropout between."""
+    if are_packed(args):
+        kind, rate = function.__name__.partition("_")[0].upper(), rate_between_layers(args)
         raise InvalidInput(
-            f"The model's {stack.mode} has dropout {rate} between its layers and gets {got}: wanted padded series of "
-            "examples, positions and features (in the order of batch_first); give it those, or use dropout='off'."
+            f"The model's {kind} has dropout {rate} between its layers and gets packed sequences: wanted padded series "
+            "of examples, positions and features (in the order of batch_first); give it those, or use dropout='off'."
         )
-    ways, ends, out = (2 if stack.bidirectional else 1), [], input
-    states = _initial(stack, input, ways) if hx is None else hx if isinstance(hx, tuple) else (hx,)
-    for number in range(stack.num_layers):
-        if number:
-            out = _dropped(out, rate, batch_first=stack.batch_first)
-        own = slice(number * ways, (number + 1) * ways)
-        weights = [stack._parameters[name] for names in stack._all_weights[own] for name in names]
-        state = tuple(rows[own] for rows in states)
-        form = (stack.bias, 1, 0.0, stack.training, stack.bidirectional, stack.batch_first)
-        layer = getattr(_VF, stack.mode.lower())
-        out, *end = layer(out, state if len(state) > 1 else state[0], weights, *form)
+    out, start, weights, has_biases, layers, rate, training, bidirectional, batch_first = args
+    states, ends = start if isinstance(start, (tuple, list)) else (start,), []
+    ways, of_layer = (2 if bidirectional else 1), len(weights) // layers
+    for layer in range(layers):
+        if layer:
+            out = _dropped(out, rate, batch_first=batch_first)
+        own = weights[layer * of_layer : (layer + 1) * of_layer]
+        state = tuple(rows[layer * ways : (layer + 1) * ways] for rows in states)
+        given = state if len(state) > 1 else state[0]
+        out, *end = function(out, given, own, has_biases, 1, 0.0, training, bidirectional, batch_first)
         ends.append(end)
-    last = tuple(torch.cat(rows) for rows in zip(*ends, strict=True))
-    return out, last if len(last) > 1 else last[0]
-
-
-def _initial(stack: nn.RNNBase, input: Tensor, ways: int) -> tuple[Tensor, ...]:
-    """States of zeros, as torch's layers begin with."""
-    m = input.shape[0 if stack.batch_first else 1]
-    sizes = [stack.proj_size or stack.hidden_size, *([stack.hidden_size] if stack.mode == "LSTM" else [])]
-    zeros = partial(torch.zeros, dtype=input.dtype, device=input.device)
-    return tuple(zeros(stack.num_layers * ways, m, size) for size in sizes)
+    return out, *(torch.cat(rows) for rows in zip(*ends, strict=True))
 
 
 def _dropped(x: Tensor, rate: float, *, batch_first: bool) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.backends.cudnn.rnn import get_cudnn_mode
 
-from corymb.engines.vectorised.recurrent import are_packed
+from corymb.models.recurrent import are_packed
 from corymb.trees import Params
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}

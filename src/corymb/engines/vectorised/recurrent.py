@@ -20,8 +20,8 @@ from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
 from corymb.engines.vectorised.packed import PackedSequences
+from corymb.models.recurrent import LAYERS, are_packed
 
-LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 
 
@@ -71,11 +71,6 @@ class Cells(TorchFunctionMode):
         given = (*form, False, series.real)
         out, *ends = layers(name, series.x, *given)
         return self.packed.remember(series._replace(x=out)), *ends
-
-
-def are_packed(args: Sequence[Any]) -> bool:
-    """Whether these arguments of a recurrent layer of torch's are those for packed sequences."""
-    return len(args) == 9 and isinstance(args[3], (tuple, list))  # the weights, which otherwise are the third
 
 
 def _moved(func: Any, tensor: Tensor, device: Any = "cpu", *more: Any, **options: Any) -> Tensor:

@@ -12,9 +12,10 @@ from torch.overrides import TorchFunctionMode
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
 from corymb.engines.vectorised.flat_weights import Recurrence, recurrence
-from corymb.engines.vectorised.recurrent import CELLS, LAYERS, are_packed
+from corymb.engines.vectorised.recurrent import CELLS
 from corymb.keys import root
 from corymb.local.reference import training_losses
+from corymb.models.recurrent import LAYERS, are_packed
 from corymb.trees import Params, leaves, nbytes
 
 PRODUCTS = frozenset(("linear", "conv1d", "conv2d", "conv3d"))
