@@ -13,13 +13,14 @@ from torch import Tensor
 from corymb.core.client import Client, ClientFn, Memory, Slot, Split
 from corymb.core.engine import START, Call, ClientData, Each, Journal, OneHost, Part, TimeIsUp, Version, in_order
 from corymb.core.intake import Intake
+from corymb.core.names import ClientNames
 from corymb.core.objective import Objective
 from corymb.core.rules import kind_problem
 from corymb.engines.examples import ExampleTable
 from corymb.engines.isolation import copies, isolated
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.engines.placement import Placement
-from corymb.keys import KeyRing, hash_names
+from corymb.keys import KeyRing
 from corymb.settings import fingerprint, first_line, require
 from corymb.trees import as_tensors, map_tensors
 
@@ -50,14 +51,14 @@ class ClientHost:
         self.device = device = torch.device(placement.device)
         order = in_order(data.names)
         ordered = bool((order[1:] > order[:-1]).all())
-        self.names = tuple(data.names if ordered else (data.names[i] for i in order.tolist()))
+        self.names = ClientNames.of(data.names if ordered else [data.names[i] for i in order.tolist()])
         self.hosts = OneHost(len(self.names))
         self.examples: dict[Split, ExampleTable] = {
             "train": ExampleTable(data.train, None if ordered else order, device, placement.dtype),
             "test": ExampleTable(data.test, None if ordered else order, device, placement.dtype),
         }
         self._data, self._refreshed = data, list[str]()
-        self._ring = KeyRing(hash_names(self.names))
+        self._ring = KeyRing(self.names.hashes)
         self.on_begin: Callable[[Sequence[int]], None] = lambda clients: None  # called before clients are run together
         self._begin()
 

@@ -66,7 +66,7 @@ class Run:
 
     snapshot: Snapshot
     """The final state, on the CPU; `fit(..., start=run.snapshot)` continues from it."""
-    names: tuple[str, ...]
+    names: Sequence[str]
     """The clients, in the order of the snapshot's labels."""
     history: list[Round]
     """One record per round: see `corymb.runs.history`."""
