@@ -50,6 +50,7 @@ def point(settings: dict[str, Any]) -> dict[str, float]:
     from corymb.core.driver import drive
     from corymb.core.federation import Federation
     from corymb.core.names import ClientNames, Numbered
+    from corymb.data.ragged import by_client
     from corymb.engines import VectorisedEngine
     from corymb.local import Descent
     from corymb.models import Network, mlp
@@ -63,7 +64,7 @@ def point(settings: dict[str, Any]) -> dict[str, float]:
         mapped = Path(folder) if settings.get("mapped") else None
         x, y = _features(n * m, mapped), _targets(n * m, mapped)
         rows = SimpleNamespace(x=x, y=y, offsets=torch.arange(n + 1) * m)
-        none = SimpleNamespace(x=x[:0], y=y[:0], offsets=torch.zeros(n + 1, dtype=torch.int64))
+        none = by_client(x[:0], y[:0], torch.empty(0, dtype=torch.int64), n)
         data = SimpleNamespace(names=ClientNames(Numbered("client-", range(n))), train=rows, test=none)
         objective = Regression(Network(mlp(FEATURES, [width], 1))) if width else LinearRegression(FEATURES)
         _return_freed_memory()  # of the examples' preparation

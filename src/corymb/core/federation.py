@@ -459,7 +459,6 @@ class Federation:
             value = sums._replace(label=_reorder(sums.label, order), note=_reorder(sums.note, order))
         return Replies(Cohort(self, answered), value, rejected)
 
-
     def _ranks(self, asked: Tensor) -> Callable[[Tensor], Tensor]:
         """A function that numbers clients by position among those asked, in memory for those only."""
         if len(asked) == len(self.names):

@@ -63,7 +63,7 @@ class ClientHost:
         self._begin()
 
     def _begin(self) -> None:
-        self.memory = MemoryStore({split: table.sizes for split, table in self.examples.items()})
+        self.memory = MemoryStore({split: table.counts for split, table in self.examples.items()})
         self._known = START  # the last version in this process's memory; later ones are in the journal
 
     @property
@@ -99,7 +99,7 @@ class ClientHost:
         for split, rows in (("train", data.train), ("test", data.test)):
             self.examples[split].replace(ids, rows)  # type: ignore[index]
         self._refreshed = [*self._refreshed, data.fingerprint()]
-        return self.memory.resize({split: table.sizes for split, table in self.examples.items()}, ids)
+        return self.memory.resize({split: table.counts for split, table in self.examples.items()}, ids)
 
     # ---- memory
 
