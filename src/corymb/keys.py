@@ -36,6 +36,7 @@ _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _FACTORS = np.uint64(_MIX_1 % 2**64), np.uint64(_MIX_2 % 2**64)
+_SPREAD_FACTOR, _SPREAD_TERM = np.uint64(_MIX_2 % 2**64), np.uint64(_MIX_1 % 2**64)
 _STEP = np.uint64(_GOLDEN % 2**64)
 _FIRST_STEPS = np.arange(1, 2**14 + 1, dtype=np.uint64) * _STEP
 
@@ -113,8 +114,7 @@ def fold_number(key: int, item: int | str) -> int:
 class KeyRing:
     """Fast `fold(key, numbers)` on the CPU for fixed numbers, such as clients' hashes: a tenth of the cost.
 
-    The part that does not depend on the key is computed once; the rest is done in place by numpy, which has less
-    overhead per call.
+    It is done in place by numpy, which has less overhead per call, and keeps nothing besides the numbers themselves.
 
     >>> ring = KeyRing(torch.arange(3))
     >>> keys = ring.keys(5, torch.tensor([0, 2]), ["batches"])
@@ -124,11 +124,13 @@ class KeyRing:
     """
 
     def __init__(self, numbers: Tensor) -> None:
-        self._spread = _spread_unsigned(_unsigned(numbers))
+        self._numbers = _unsigned(numbers)
 
     def keys(self, key: int, which: Tensor, purposes: Sequence[str] = ()) -> Tensor:
         """The keys of some of the numbers, followed by these folded with each purpose: n, 1 + len(purposes)."""
-        own = _mix_in_place(self._spread[which.numpy()] ^ np.uint64(_mix_number(key + _GOLDEN) % 2**64))
+        own = _spread_unsigned(self._numbers[which.numpy()])
+        own ^= np.uint64(_mix_number(key + _GOLDEN) % 2**64)
+        own = _mix_in_place(own)
         keys = np.empty((len(own), 1 + len(purposes)), np.uint64)
         keys[:, 0] = own
         if purposes:
@@ -158,8 +160,8 @@ def _spread(item: Tensor) -> Tensor:
 
 def _spread_unsigned(items: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """`_spread` in a single new array and one more for the moment, as there may be a million clients."""
-    spread = items * np.uint64(_MIX_2 % 2**64)
-    spread += np.uint64(_MIX_1 % 2**64)
+    spread = items * _SPREAD_FACTOR
+    spread += _SPREAD_TERM
     return _mix_in_place(spread)
 
 

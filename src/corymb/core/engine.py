@@ -13,14 +13,12 @@ from torch import Tensor
 
 from corymb.core.client import ClientFn
 from corymb.core.lengths import Near
+from corymb.core.names import DIGITS, MAX_INT64_DIGITS, ClientNames
 from corymb.core.objective import Objective
 from corymb.keys import Key
 from corymb.trees import Signature, Tree, flatten, leaves, map_tensors
 
 T = TypeVar("T")
-DIGITS = "0123456789"
-MAX_INT64_DIGITS = 18
-"""Digits that always fit into a 64-bit integer."""
 Verb = Literal["map", "sum"]
 Rejection = tuple[int, str]
 """A client's position and why its reply does not count."""
@@ -285,6 +283,8 @@ def in_order(names: Sequence[str]) -> Tensor:
     >>> [names[i] for i in in_order(names)]
     ['a', 'site-9', 'site-10']
     """
+    if isinstance(names, ClientNames) and names.numbered:
+        return torch.arange(len(names))
     numbers = _numbers(names)
     if numbers is not None and bool((numbers[1:] > numbers[:-1]).all()):
         return torch.arange(len(numbers))

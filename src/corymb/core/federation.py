@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -19,9 +20,10 @@ from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, c
 from corymb.core.guard import FEW_CLIENTS
 from corymb.core.intake import Intake, IntakeResult
 from corymb.core.lengths import Near
-from corymb.core.smallest import BLOCK, smallest_of_each
+from corymb.core.names import ClientNames
+from corymb.core.smallest import BLOCK, blocks_of, smallest_of_each
 from corymb.core.sums import Sums
-from corymb.keys import Key, fold_rows, hash_names, key_of, uniform
+from corymb.keys import Key, fold_rows, key_of, uniform
 from corymb.settings import require
 from corymb.trees import Params, Signature, Tree, leaves, map_tensors, nbytes, signature, tree_map
 
@@ -88,17 +90,39 @@ class Ledger:
     """The privacy that the run has spent; None if it is not private."""
 
 
+class Everybody:
+    """All n clients of a federation; their positions are made when they are first needed."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+
+    def __len__(self) -> int:
+        return self._n
+
+    @cached_property
+    def ids(self) -> Tensor:
+        """0, 1, ..., n - 1."""
+        return torch.arange(self._n)
+
+
 class Cohort:
     """Some of the clients, by position; calling them is the only way for an algorithm to learn about their data."""
 
-    def __init__(self, fed: Federation, ids: Tensor, near: Near | None = None, like: Signature | None = None) -> None:
+    def __init__(
+        self, fed: Federation, ids: Tensor | Everybody, near: Near | None = None, like: Signature | None = None
+    ) -> None:
         self._fed = fed
-        self.ids = ids
+        self._of = ids
         self._near = near
         self._like = like
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self._of)
+
+    @property
+    def ids(self) -> Tensor:
+        """The clients' positions among all clients of the federation."""
+        return self._of.ids if isinstance(self._of, Everybody) else self._of
 
     def __repr__(self) -> str:
         return f"Cohort({len(self)} of {len(self._fed.clients)} clients)"
@@ -108,6 +132,17 @@ class Cohort:
         index = which if isinstance(which, slice) else torch.as_tensor(which, device=self.ids.device)
         near = None if self._near is None else self._near.at(torch.arange(len(self))[index])
         return Cohort(self._fed, self.ids[index], near, self._like)
+
+    def _at(self, places: Tensor) -> Cohort:
+        """The clients at these places, which are drawn from this cohort: the others' positions are not needed."""
+        near = None if self._near is None else self._near.at(places)
+        ids = places if isinstance(self._of, Everybody) else self._of[places]
+        return Cohort(self._fed, ids, near, self._like)
+
+    @property
+    def _rows(self) -> Tensor | int:
+        """The clients' positions, or how many these are if they are all."""
+        return len(self) if isinstance(self._of, Everybody) else self._of
 
     @property
     def sizes(self) -> Tensor:
@@ -153,22 +188,26 @@ class Cohort:
         n = int(participants) if whole else max(1, round(participants * len(self)))
         if n >= len(self):
             return self
-        return self[smallest_of_each(self._draw_of(self._fed.draw("sample")), self.ids, n)]
+        return self._at(smallest_of_each(self._draw_of(self._fed.draw("sample")), self._rows, n))
 
     def drawn(self, rate: float, key: Key) -> Cohort:
         """Each client independently with the same probability: Poisson sampling, which may draw nobody."""
         if rate >= 1:
             return self
         draw_of = self._draw_of(key)
-        blocks = [uniform(draw_of(ids), (), torch.float64) < rate for ids in self.ids.split(BLOCK)]
-        return self[torch.cat(blocks).nonzero().flatten()]
+        places, done = [torch.empty(0, dtype=torch.int64)], 0
+        for ids in blocks_of(self._rows, BLOCK):
+            drawn = uniform(draw_of(ids), (), torch.float64) < rate
+            places.append(done + drawn.nonzero().flatten())
+            done += len(drawn)
+        return self._at(torch.cat(places))
 
     def split(self, n: int) -> list[Cohort]:
         """n random parts of (nearly) equal size."""
         shuffled = self._draw_of(self._fed.draw("split"))(self.ids).argsort(stable=True)
         return [self[places.sort().values] for places in shuffled.tensor_split(n)]
 
-    def _draw_of(self, key: Key) -> Callable[[Tensor], Key]:
+    def _draw_of(self, key: Key) -> Callable[[Tensor | slice], Key]:
         """A function that draws a random number for each of some clients."""
         return lambda ids: fold_rows(key, self._fed.name_hashes[ids])
 
@@ -198,11 +237,11 @@ class Cohort:
         `apart` says that a client's values for different sums come from different examples.
         """
         handful = len(self._fed.names) <= FEW_CLIENTS
-        return Cohort(self._fed, self.ids, Near(models, by, loose, most, apart, handful), self._like)
+        return Cohort(self._fed, self._of, Near(models, by, loose, most, apart, handful), self._like)
 
     def like(self, rows: Tree) -> Cohort:
         """The same clients, whose replies to `map` must have the signature of these rows, whatever others send."""
-        return Cohort(self._fed, self.ids, self._near, signature(rows, rows=True))
+        return Cohort(self._fed, self._of, self._near, signature(rows, rows=True))
 
 
 @dataclass
@@ -230,11 +269,10 @@ class Federation:
         self._engine = engine
         self.min_replies = min_replies
         self.objective = engine.objective
-        self.names = engine.names
-        self.name_hashes = hash_names(engine.names)
+        self.names = ClientNames.of(engine.names)
         self.ledger = Ledger()
         self.asking: Callable[[int], None] = lambda clients: None  # called with the number of clients before each call
-        self._everybody = torch.arange(len(engine.names))
+        self._everybody = Everybody(len(self.names))
         self.clients = Cohort(self, self._everybody)
         self._readonly = False
         self._moment = _Moment("run")
@@ -254,6 +292,11 @@ class Federation:
     def sizes(self) -> Tensor:
         """How many training examples each client reports: n."""
         return self._engine.sizes
+
+    @property
+    def name_hashes(self) -> Tensor:
+        """A number for each client that depends on its name only: n."""
+        return self.names.hashes
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -288,20 +331,20 @@ class Federation:
     def evaluation(self) -> Federation:
         """The same clients, read-only, with separate keys and ledger, so that evaluating more often changes nothing."""
         moment = _Moment("evaluation", self.seed, self.clock)
-        return self._view(self.clients.ids, _readonly=True, ledger=Ledger(), min_replies=1, _moment=moment)
+        return self._view(self.clients, _readonly=True, ledger=Ledger(), min_replies=1, _moment=moment)
 
     def averaged_by(self, reduction: Reduction) -> Federation:
         """The same federation with another reduction."""
-        return self._view(self.clients.ids, reduction=reduction)
+        return self._view(self.clients, reduction=reduction)
 
     def only(self, cohort: Cohort) -> Federation:
         """The federation of some of the clients; clock, keys and ledger are the same."""
-        return self._view(cohort.ids)
+        return self._view(cohort)
 
-    def _view(self, ids: Tensor, **changes: object) -> Federation:
+    def _view(self, cohort: Cohort, **changes: object) -> Federation:
         view = object.__new__(Federation)
         view.__dict__.update(self.__dict__, **changes)
-        view.clients = Cohort(view, ids)
+        view.clients = Cohort(view, cohort._of)
         return view
 
     def key(self, purpose: str) -> Key:
@@ -324,7 +367,8 @@ class Federation:
         like: Signature | None = None,
     ) -> Replies[Tree]:
         """Make one call and check the replies. Algorithms use `Cohort.map` and `Cohort.sum` instead."""
-        ascending = ids is self._everybody or bool((ids.diff() > 0).all())
+        everybody = len(ids) == len(self.names) and ids is self._everybody.ids
+        ascending = everybody or bool((ids.diff() > 0).all())
         if not ascending and len(ids.unique()) < len(ids):
             raise ValueError("a client is asked twice in one call: give each position once")
         for value in (*args, *options.values()):
@@ -403,16 +447,24 @@ class Federation:
     def _in_order_asked(self, part: Part, asked: Tensor, verb: Verb, rejected: list[tuple[str, str]]) -> Replies[Tree]:
         if torch.equal(part.ids, asked):
             return Replies(Cohort(self, asked), part.value, rejected)
-        place = torch.full((len(self.names),), -1)
-        place[part.ids] = torch.arange(len(part.ids))
-        answered = asked[place[asked] >= 0]
-        order = place[answered]
+        rank = self._ranks(asked)
+        place = torch.full((len(asked),), -1)
+        place[rank(part.ids)] = torch.arange(len(part.ids))
+        place = place[rank(asked)]
+        answered, order = asked[place >= 0], place[place >= 0]
         if verb == "map":
             value = _reorder(part.value, order)
         else:
             sums = part.value
             value = sums._replace(label=_reorder(sums.label, order), note=_reorder(sums.note, order))
         return Replies(Cohort(self, answered), value, rejected)
+
+    def _ranks(self, asked: Tensor) -> Callable[[Tensor], Tensor]:
+        """A function that numbers clients by position among those asked, in memory for those only."""
+        if len(asked) == len(self.names):
+            return lambda ids: ids
+        ascending = asked.sort().values
+        return lambda ids: torch.searchsorted(ascending, ids)
 
 
 def check_participants(participants: int | float) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from corymb.core.engine import in_order
+from corymb.core.names import ClientNames, Numbered
 from corymb.data.features import Array, as_array
 from corymb.settings import InvalidInput, printable, require
 
@@ -23,7 +24,7 @@ Truth = Values | Mapping[str, int]
 class Clients(NamedTuple):
     """The clients, and the client of each row."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     codes: Array
     """int64 [rows]: positions in `names`."""
 
@@ -80,6 +81,10 @@ def name_clients(client: Array, names: Sequence[str] | None = None) -> Clients:
     if names is not None and client.dtype.kind in "iu":
         return Clients(tuple(names), _positions(client, len(names)))
     found, codes = np.unique(client, return_inverse=True)
+    if names is None and client.dtype.kind in "iu" and len(found) and found[0] >= 0:  # the order of such names
+        whole = range(int(found[0]), int(found[-1]) + 1)
+        wanted_names = Numbered("", whole) if len(whole) == len(found) else [str(one) for one in found]
+        return Clients(ClientNames.of(wanted_names), codes.astype(np.int64, copy=False))
     occurring = [str(one) for one in found]
     wanted = tuple(names) if names is not None else tuple(occurring[place] for place in in_order(occurring))
     number = {name: position for position, name in enumerate(wanted)}
@@ -140,6 +145,8 @@ def _row_numbers(name: str, part: Array, rows: int) -> Array:
 
 def twins(names: Sequence[str]) -> tuple[str, ...]:
     """Notes about clients that may be one: their names look the same, or differ as spellings of one name do."""
+    if isinstance(names, ClientNames) and names.numbered:
+        return ()
     by_look, by_spelling = dict[str, str](), dict[str, str]()
     alike, spelled = list[tuple[str, str]](), list[tuple[str, str]]()
     for name in names:

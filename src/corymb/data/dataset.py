@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 
 from corymb.choices import Missing, Scale, Task
 from corymb.core.engine import in_order
+from corymb.core.names import ClientNames
 from corymb.core.pixels import as_numbers
 from corymb.data.arrays import Many, Owners, Test, source_of, source_of_clients
 from corymb.data.clients import Truth, Values, read_truth, twins
@@ -69,7 +70,7 @@ class FederatedDataset:
     """Clients with their examples, in flat arrays; checked when it is created."""
 
     name: str
-    names: tuple[str, ...]
+    names: Sequence[str]
     """Clients' names: unique, not empty. Keys and splits follow names, not positions."""
     train: Ragged
     test: Ragged
@@ -91,6 +92,7 @@ class FederatedDataset:
 
     def __post_init__(self) -> None:
         check_dataset(self)
+        object.__setattr__(self, "names", ClientNames.of(self.names))
 
     @property
     def clients(self) -> int:
@@ -172,7 +174,7 @@ class FederatedDataset:
         The names of the data set and its columns, the format it was read from, and whether pixels are kept as bytes or
         as numbers make no difference.
         """
-        plain = {"name": None, "names": self.names, "task": self.task, "classes": self.classes, "feature_names": ()}
+        plain = {"name": None, "names": [*self.names], "task": self.task, "classes": self.classes, "feature_names": ()}
         header = json.dumps({**plain, "standardise": self.standardise}, sort_keys=True)
         digest = hashlib.sha256(header.encode())
         for name, tensor in sorted(self._tensors().items()):
@@ -206,7 +208,7 @@ class FederatedDataset:
         names = tuple(self.names[position] for position in positions.tolist())
         check_names(names)
         selected = {
-            "names": names,
+            "names": ClientNames.of(names),
             "train": select(self.train, positions),
             "test": select(self.test, positions),
             "truth": None if self.truth is None else self.truth[positions],
@@ -238,9 +240,9 @@ class FederatedDataset:
         )
 
     def _header(self) -> dict[str, Any]:
-        plain = ("name", "names", "task", "classes", "feature_names", "standardise", "notes")
+        plain = ("name", "task", "classes", "feature_names", "standardise", "notes")
         prepared = None if self.preparation is None else self.preparation.describe()
-        return {**{name: getattr(self, name) for name in plain}, "preparation": prepared}
+        return {**{name: getattr(self, name) for name in plain}, "names": [*self.names], "preparation": prepared}
 
     def _tensors(self) -> dict[str, Tensor]:
         parts = {"train": self.train, "test": self.test}

@@ -45,6 +45,8 @@ def owners(offsets: Tensor, rows: Tensor) -> Tensor:
 
 def by_client(x: Tensor, y: Tensor, client: Tensor, n: int) -> Ragged:
     """Group rows by client; each client's rows keep their order."""
+    if not len(client):
+        return Ragged(x, y, torch.zeros(1, dtype=torch.int64).expand(n + 1))  # one zero for all clients
     offsets = offsets_of(torch.bincount(client, minlength=n))
     if bool((client.diff() >= 0).all()):
         return Ragged(x, y, offsets)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from corymb import keys
+from corymb.core.names import ClientNames
 from corymb.data.ragged import offsets_of
 from corymb.settings import require
 
@@ -34,8 +35,7 @@ def _by_client_and_key(client: Tensor, names: Sequence[str], offsets: Tensor, se
     order = client.argsort(stable=True)
     number = torch.empty_like(order)
     number[order] = _places(offsets.diff())
-    hashes = keys.hash_names(names)
-    key = keys.fold(keys.root(seed), "held out", hashes[client], number)
+    key = keys.fold(keys.root(seed), "held out", ClientNames.of(names).hashes[client], number)
     order = key.argsort(stable=True)
     return order[client[order].argsort(stable=True)]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from corymb.core.names import ClientNames
 from corymb.data.ragged import Ragged, owners
 from corymb.settings import InvalidInput, require
 
@@ -34,9 +35,11 @@ def check_dataset(data: FederatedDataset) -> None:
     _check_truth(data)
 
 
-def check_names(names: tuple[str, ...]) -> None:
+def check_names(names: Sequence[str]) -> None:
     """Reject a data set without clients, empty names and duplicate names."""
     require(len(names) > 0, "The data set has no clients: give it the examples of at least one.")
+    if isinstance(names, ClientNames) and names.numbered:
+        return
     require(all(isinstance(name, str) and name for name in names), "Client names must be text and not empty.")
     seen: set[str] = set()
     for name in names:

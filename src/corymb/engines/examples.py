@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -49,16 +50,19 @@ class ExampleTable:
         self.held = held or device
         self.x, self.y = (_placed(t, self.held, dtype) for t in (rows.x, rows.y))
         offsets = rows.offsets.cpu().to(torch.int64)
-        self.starts, self.sizes = offsets[:-1], _in_one_place(offsets.diff())
-        if order is not None:
-            self.starts, self.sizes = self.starts[order], _in_one_place(self.sizes[order])
+        self.starts, self.counts = _starts_and_counts(offsets, order)
         self.device, self.dtype = device, dtype
         self._latest: tuple[Tensor, _Layout] | None = None
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """The number of each client's rows, for those who need all at once: n."""
+        return self.counts if isinstance(self.counts, Tensor) else self.counts.all()
 
     def one(self, client: int) -> Examples:
         """One client's examples, without padding."""
         start = int(self.starts[client])
-        rows = slice(start, start + int(self.sizes[client]))
+        rows = slice(start, start + int(self.counts[client]))
         x, y = (self._on_device(t[rows], copy=True) for t in (self.x, self.y))
         return Examples(as_numbers(x, self.dtype), y, torch.ones(len(y), device=self.device, dtype=self.dtype))
 
@@ -77,7 +81,7 @@ class ExampleTable:
             return Examples(
                 as_numbers(x, self.dtype), y, torch.ones(len(ids), longest, device=self.device, dtype=self.dtype)
             )
-        sizes, starts, places = self.sizes[ids], self.starts[ids], torch.arange(longest)
+        sizes, starts, places = self.counts[ids], self.starts[ids], torch.arange(longest)
         real = (places < sizes[:, None]).to(self.device)
         # Padding repeats the client's last example: if the loss is finite there, it is finite in the padding too.
         last = (sizes[:, None] - 1).clamp_min(0)
@@ -107,7 +111,7 @@ class ExampleTable:
     def _layout(self, ids: Tensor) -> _Layout:
         """The layout of these clients' rows, cached since most rounds ask the same clients as the last one."""
         if self._latest is None or not torch.equal(self._latest[0], ids):
-            sizes, starts = self.sizes[ids], self.starts[ids]
+            sizes, starts = self.counts[ids], self.starts[ids]
             longest = int(sizes.max())
             neighbours = bool((sizes == longest).all()) and bool((starts.diff() == longest).all())
             self._latest = ids, _Layout(longest, int(starts[0]) if neighbours else None)
@@ -127,10 +131,40 @@ class ExampleTable:
             ]
             or [torch.empty(0, dtype=torch.int64)]
         ).to(self.held)
-        self.starts, self.sizes = self.starts.clone(), self.sizes.clone()
-        self.starts[stay] = self.sizes[stay].cumsum(0) - self.sizes[stay]
-        self.starts[ids], self.sizes[ids] = new.starts + len(kept), new.sizes
+        starts, sizes = self.starts.clone(), self.sizes.clone()
+        starts[stay] = sizes[stay].cumsum(0) - sizes[stay]
+        starts[ids], sizes[ids] = new.starts + len(kept), new.sizes
+        self.starts, self.counts, self.sizes = starts, sizes, sizes
         self.x, self.y = (torch.cat([old[kept], more]) for old, more in ((self.x, new.x), (self.y, new.y)))
+
+
+class Differences:
+    """The number of rows of each client, by offsets: without an entry of its own for each."""
+
+    def __init__(self, offsets: Tensor) -> None:
+        self._starts, self._ends = offsets[:-1], offsets[1:]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, which: Tensor | int) -> Tensor:
+        return self._ends[which] - self._starts[which]
+
+    def all(self) -> Tensor:
+        """The number of rows of every client: n."""
+        return self._ends - self._starts
+
+    def max(self) -> Tensor:
+        """The largest of them."""
+        return self.all().max()
+
+
+def _starts_and_counts(offsets: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor | Differences]:
+    """The first row of each client, and its number of rows; `offsets` are used as they are if they tell both."""
+    sizes = _in_one_place(offsets.diff())
+    if order is not None:
+        return offsets[:-1][order], _in_one_place(sizes[order])
+    return offsets[:-1], Differences(offsets) if sizes.is_contiguous() and len(sizes) > 1 else sizes
 
 
 def _in_one_place(sizes: Tensor) -> Tensor:

@@ -13,13 +13,14 @@ from torch import Tensor
 from corymb.core.client import Client, ClientFn, Memory, Slot, Split
 from corymb.core.engine import START, Call, ClientData, Each, Journal, OneHost, Part, TimeIsUp, Version, in_order
 from corymb.core.intake import Intake
+from corymb.core.names import ClientNames
 from corymb.core.objective import Objective
 from corymb.core.rules import kind_problem
 from corymb.engines.examples import ExampleTable, held_on
 from corymb.engines.isolation import copies, isolated
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.engines.placement import Placement
-from corymb.keys import KeyRing, hash_names
+from corymb.keys import KeyRing
 from corymb.settings import fingerprint, first_line, require
 from corymb.trees import as_tensors, map_tensors
 
@@ -50,7 +51,7 @@ class ClientHost:
         self.device = device = torch.device(placement.device)
         order = in_order(data.names)
         ordered = bool((order[1:] > order[:-1]).all())
-        self.names = tuple(data.names if ordered else (data.names[i] for i in order.tolist()))
+        self.names = ClientNames.of(data.names if ordered else [data.names[i] for i in order.tolist()])
         self.hosts = OneHost(len(self.names))
         held, order_of_all = held_on(data, device, placement.dtype), None if ordered else order
         self.examples: dict[Split, ExampleTable] = {
@@ -58,12 +59,12 @@ class ClientHost:
             "test": ExampleTable(data.test, order_of_all, device, placement.dtype, held),
         }
         self._data, self._refreshed = data, list[str]()
-        self._ring = KeyRing(hash_names(self.names))
+        self._ring = KeyRing(self.names.hashes)
         self.on_begin: Callable[[Sequence[int]], None] = lambda clients: None  # called before clients are run together
         self._begin()
 
     def _begin(self) -> None:
-        self.memory = MemoryStore({split: table.sizes for split, table in self.examples.items()})
+        self.memory = MemoryStore({split: table.counts for split, table in self.examples.items()})
         self._known = START  # the last version in this process's memory; later ones are in the journal
 
     @property
@@ -99,7 +100,7 @@ class ClientHost:
         for split, rows in (("train", data.train), ("test", data.test)):
             self.examples[split].replace(ids, rows)  # type: ignore[index]
         self._refreshed = [*self._refreshed, data.fingerprint()]
-        return self.memory.resize({split: table.sizes for split, table in self.examples.items()}, ids)
+        return self.memory.resize({split: table.counts for split, table in self.examples.items()}, ids)
 
     # ---- memory
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -108,10 +108,18 @@ def _longer(leaf: Tensor, length: int) -> Tensor:
     return longer
 
 
+class Sizes(Protocol):
+    """The number of examples of each client: a tensor, or whatever tells it."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, ids: Tensor, /) -> Tensor: ...
+    def max(self) -> Tensor: ...
+
+
 class MemoryStore:
     """Every slot of every client, with an undo log to return to earlier versions."""
 
-    def __init__(self, sizes: Mapping[Split, Tensor]) -> None:
+    def __init__(self, sizes: Mapping[Split, Sizes]) -> None:
         self._sizes = dict(sizes)
         self._longest = {split: int(m.max()) if len(m) else 0 for split, m in sizes.items()}  # never shrinks
         self._tables: dict[str, _Table] = {}
@@ -204,7 +212,7 @@ class MemoryStore:
         """Whether `forget_after(version)` is possible."""
         return version <= START or version >= self._kept_from
 
-    def resize(self, sizes: Mapping[Split, Tensor], ids: Tensor) -> list[str]:
+    def resize(self, sizes: Mapping[Split, Sizes], ids: Tensor) -> list[str]:
         """Adapt to new examples of some clients: clears their slots along examples, and returns the slots' names."""
         self._sizes = dict(sizes)
         self._longest = {split: max(longest, int(sizes[split].max())) for split, longest in self._longest.items()}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from corymb.core.federation import Ledger
+from corymb.core.smallest import BLOCK
 from corymb.core.snapshot import Snapshot
 from corymb.evaluate import clusters_in_use
 
@@ -60,13 +63,14 @@ class Mark(NamedTuple):
 
 def record(snapshot: Snapshot, before: Mark, after: Mark, seconds: float, loss_unit: float | None = None) -> Round:
     """The record of the round between two marks."""
+    changed = _changed(before.labels, snapshot.labels)
     return {
         "clock": snapshot.clock,
         "round": snapshot.round,
         "stage": snapshot.stage,
         "train_loss": snapshot.notes.get("train_loss"),
-        "churn": float(_changed(before.labels, snapshot.labels).float().mean()),
-        "moves": _moves(before.labels, snapshot.labels),
+        "churn": float(torch.tensor(float(len(changed))) / len(snapshot.labels)),  # in float32, as recorded before
+        "moves": dict(zip(map(str, changed.tolist()), snapshot.labels[changed].tolist(), strict=True)),
         "clusters": clusters_in_use(snapshot.labels),
         **{name: getattr(after, name) - getattr(before, name) for name in Mark._fields[1:]},
         "notes": {name: value for name, value in snapshot.notes.items() if name != "train_loss"},
@@ -100,13 +104,12 @@ def round_problem(row: object, clients: int | None = None) -> str:
 
 
 def _changed(before: Tensor | None, now: Tensor) -> Tensor:
-    """Which clients have a new label; before the first round no client has one."""
-    return now >= 0 if before is None else now != before
-
-
-def _moves(before: Tensor | None, now: Tensor) -> dict[str, int]:
-    places = _changed(before, now).nonzero().flatten()
-    return dict(zip(map(str, places.tolist()), now[places].tolist(), strict=True))
+    """The positions of the clients that have a new label; before the first round no client has one."""
+    blocks, places, done = now.split(BLOCK), [torch.empty(0, dtype=torch.int64)], 0
+    for block, last in zip(blocks, repeat(None) if before is None else before.split(BLOCK), strict=False):
+        places.append(done + (block >= 0 if last is None else block != last).nonzero().flatten())
+        done += len(block)
+    return torch.cat(places)
 
 
 def labels_after(history: Sequence[Round], rounds: int, n: int) -> list[int]:

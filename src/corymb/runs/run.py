@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -66,7 +67,7 @@ class Run:
 
     snapshot: Snapshot
     """The final state, on the CPU; `fit(..., start=run.snapshot)` continues from it."""
-    names: tuple[str, ...]
+    names: Sequence[str]
     """The clients, in the order of the snapshot's labels."""
     history: list[Round]
     """One record per round: see `corymb.runs.history`."""

@@ -234,7 +234,7 @@ class Session:
         """The description of the run for `on_start` callbacks."""
         seed = self.plan.settings.seed if start is None else start.seed
         rounds = planned_rounds(self.plan.algorithm)
-        return Start(tuple(self.fed.names), self._config(seed), rounds, self._rounds_done(start))
+        return Start(self.fed.names, self._config(seed), rounds, self._rounds_done(start))
 
     def _rounds_done(self, start: Snapshot | None) -> int:
         """How many of the planned rounds are already done: on new data an algorithm without memory begins again."""
@@ -531,7 +531,7 @@ class Session:
         fits = model_fits(self.fed, at, found.losses) if self._has_fits else Fits()
         return Run(
             snapshot=on_cpu(at),
-            names=tuple(self.fed.names),
+            names=self.fed.names,
             history=self.history,
             metrics=metrics,
             ledger=self.fed.ledger,

@@ -104,7 +104,7 @@ class Prepared(NamedTuple):
 
     train: Ragged
     test: Ragged
-    names: tuple[str, ...]
+    names: Sequence[str]
     task: Task
     classes: tuple[str, ...]
     feature_names: tuple[str, ...]

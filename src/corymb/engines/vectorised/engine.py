@@ -320,7 +320,7 @@ class VectorisedEngine:
         tables = [self.host.examples["train"]]
         if call.fn.name in self._use_test:
             tables.append(self.host.examples["test"])
-        for sizes in (table.sizes[ids] for table in tables):
+        for sizes in (table.counts[ids] for table in tables):
             if bool((sizes < sizes.max()).any()):
                 return int(sizes.argmin()), True
         return 0, False

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from corymb.core.federation import Ledger
+from corymb.core.names import ClientNames
 from corymb.core.snapshot import Snapshot
 from corymb.data.schema import DataSchema
 from corymb.evaluate import ByClient
@@ -178,7 +179,7 @@ def _initial_parts(place: Path) -> Parts:
     ):
         raise TypeError(f"{CLIENTS} has a client without a name, or the same name twice")
     return {
-        "names": tuple(clients["names"]),
+        "names": ClientNames.of(clients["names"]),
         "config": _current(tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))),
         "schema": DataSchema.read(clients["schema"] if "schema" in clients else clients["kind"]),  # format 1: kind
         "standard": read_standard(place),

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -225,7 +225,7 @@ def _live_engine(run: Run, data: FederatedDataset, out: object) -> Engine:
     return engine
 
 
-def _renamed(at: Snapshot, before: tuple[str, ...], names: tuple[str, ...]) -> Snapshot:
+def _renamed(at: Snapshot, before: Sequence[str], names: Sequence[str]) -> Snapshot:
     """A snapshot for other clients: known ones keep their labels, new ones have none."""
     if before == names:
         return at
@@ -234,7 +234,7 @@ def _renamed(at: Snapshot, before: tuple[str, ...], names: tuple[str, ...]) -> S
     return replace(at, labels=torch.tensor(labels), shares=None)
 
 
-def _history(run: Run, names: tuple[str, ...]) -> list[Round]:
+def _history(run: Run, names: Sequence[str]) -> list[Round]:
     """The rounds so far, with moves by the clients' new positions and without clients that have left."""
     now = {name: str(position) for position, name in enumerate(names)}
     here = {str(old): now[name] for old, name in enumerate(run.names) if name in now}
