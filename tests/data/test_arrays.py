@@ -23,6 +23,23 @@ def test_rows_go_to_their_clients_in_order():
     assert len(data.test.y) == 0
 
 
+def test_whole_number_ids_name_clients_as_text_does(tmp_path):
+    for ids, numbered in (([7, 5, 6, 5], True), ([9, 10, 12, 9], False), ([-1, 3, 3, -2], False), ([10**17] * 4, True)):
+        data, text = from_arrays(X, Y, ids, test=0), from_arrays(X, Y, [str(one) for one in ids], test=0)
+        assert data.names == text.names
+        assert data.names.numbered == text.names.numbered == numbered
+        assert data.fingerprint() == text.fingerprint()
+        assert FederatedDataset.load(data.save(tmp_path / "data.safetensors")).names == data.names
+    most = np.array([2**64 - 1, 2**64 - 2, 2**64 - 2, 2**64 - 1], dtype=np.uint64)
+    assert from_arrays(X, Y, most, test=0).names == (str(2**64 - 2), str(2**64 - 1))
+
+
+def test_without_test_examples_all_offsets_are_one_zero():
+    data = from_arrays(X, Y, [0, 1, 2, 3], test=0)
+    assert data.test.offsets.tolist() == [0] * 5
+    assert data.test.offsets.untyped_storage().nbytes() == 8
+
+
 def test_names_and_their_order():
     assert from_arrays(X, Y, ["10", "9", "9", "10"], test=0).names == ("9", "10")
     assert from_arrays(X, Y, ["b", "a", "a10", "a9"], test=0).names == ("a", "a9", "a10", "b")

@@ -5,11 +5,24 @@ import math
 import pytest
 import torch
 
+from corymb.core.federation import Ledger
 from corymb.core.objective import Examples
+from corymb.core.smallest import BLOCK
+from corymb.core.snapshot import Snapshot
 from corymb.keys import root
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
-from corymb.runs.history import converged, divergence, evaluated_loss, growth, noted_loss, unfinished
+from corymb.runs.history import (
+    Mark,
+    converged,
+    divergence,
+    evaluated_loss,
+    growth,
+    noted_loss,
+    record,
+    unfinished,
+)
+from tests.allocations import LargeTensors
 
 
 def rows(*noted, stage=""):
@@ -148,3 +161,20 @@ def test_steps_that_became_short_before_the_loss_settled_are_reported(floor, bat
     assert unfinished(history[:30], {**config, "rounds": 30}) == ""  # steps are long still: rounds that were asked for
     stages = [{**row, "stage": "a"} for row in history[:50]] + history[50:]
     assert unfinished(stages, config) == ""  # steps began anew
+
+
+def test_labels_are_compared_in_blocks():
+    n = 9 * BLOCK + 7
+    before = torch.arange(n) % 3
+    now = before.clone()
+    now[[5, BLOCK, n - 1]] = 4
+    ledger, snapshot = Ledger(), Snapshot(models={"w": torch.zeros(5, 1)}, labels=now)
+    marks = Mark.of(ledger, before), Mark.of(ledger, now)
+    with LargeTensors(n) as large:
+        row = record(snapshot, *marks, 0.0)
+    first = record(snapshot, Mark.of(ledger, None), marks[1], 0.0)
+    assert row["moves"] == {"5": 4, str(BLOCK): 4, str(n - 1): 4}
+    assert row["churn"] == float((before != now).float().mean())
+    assert (row["clusters"], first["clusters"]) == (4, 4)
+    assert (len(first["moves"]), first["churn"]) == (n, 1.0)
+    assert large.found == []

@@ -27,6 +27,12 @@ def run():
     return fit(FAST, small.arrays())
 
 
+def test_a_saved_run_keeps_no_dict_of_all_clients(tmp_path):
+    saved = fit(FAST, small.arrays(), out=tmp_path / "run")
+    assert "labels" not in vars(saved)
+    assert saved.to_dict()["labels"] == saved.labels
+
+
 class Unsearched(tuple):
     """Names of clients in which nothing is searched one by one."""
 

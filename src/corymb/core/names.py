@@ -25,7 +25,8 @@ class Numbered(Sequence[str]):
     """
 
     def __init__(self, prefix: str, numbers: range, digits: int = 1) -> None:
-        self._prefix, self._numbers, self._digits = prefix, numbers, digits
+        self._prefix, self._numbers = prefix, numbers
+        self._name = f"{prefix.replace('%', '%%')}%0{digits}d".__mod__
 
     @staticmethod
     def of(names: Sequence[str]) -> Numbered | None:
@@ -48,7 +49,7 @@ class Numbered(Sequence[str]):
     def __getitem__(self, place: slice) -> tuple[str, ...]: ...
     def __getitem__(self, place: int | slice) -> str | tuple[str, ...]:
         found = self._numbers[place]
-        return self._name(found) if isinstance(found, int) else tuple(map(self._name, found))
+        return tuple(map(self._name, found)) if isinstance(found, range) else self._name(found)
 
     def __iter__(self) -> Iterator[str]:
         return map(self._name, self._numbers)
@@ -63,12 +64,10 @@ class Numbered(Sequence[str]):
             raise ValueError(f"there is no name {value!r}")
         return place
 
-    def _name(self, number: int) -> str:
-        return f"{self._prefix}{number:0{self._digits}}"
-
     def _place(self, name: str) -> int | None:
         number = name.removeprefix(self._prefix)
-        if not (number.isascii() and number.isdigit() and len(number) <= MAX_INT64_DIGITS):
+        longest = len(self._name(self._numbers.stop))
+        if not (number.isascii() and number.isdigit() and len(name) <= longest):
             return None
         place = int(number) - self._numbers.start
         return place if 0 <= place < len(self) and self[place] == name else None

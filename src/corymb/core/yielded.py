@@ -42,8 +42,8 @@ class Yielded:
             )
         for snapshot in snapshots:
             self._check(snapshot, before)
+            before = snapshot  # now, or a third snapshot would be kept during the round
             yield snapshot
-            before = snapshot
 
     def _check(self, snapshot: object, before: Snapshot | None) -> None:
         if not isinstance(snapshot, Snapshot):

@@ -106,6 +106,9 @@ class Run:
     @cached_property
     def labels(self) -> dict[str, int]:
         """Each client's cluster, by name; -1 for none. Empty if examples are clustered instead of clients."""
+        return self._labels_by_name()
+
+    def _labels_by_name(self) -> dict[str, int]:
         if self.served == "points":
             return {}
         return dict(zip(self.names, self.snapshot.labels.tolist(), strict=True))
@@ -337,7 +340,7 @@ class Run:
         """The JSON object that the command line prints."""
         ledger = {name: getattr(self.ledger, name) for name in ("bytes_down", "bytes_up", "rounds")}
         result = {
-            "labels": self.labels,
+            "labels": self._labels_by_name(),  # not kept: a run of a million clients is saved without a dict of them
             "metrics": self.metrics,
             "not_scored": list(self.not_scored),
             "clusters": self.clusters,
