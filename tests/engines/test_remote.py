@@ -50,6 +50,17 @@ def test_one_message_goes_to_each_node_for_a_call():
     assert [name for name, _ in transport.messages] == ["node-0"]
 
 
+def test_messages_are_packed_one_after_another_when_they_are_sent(monkeypatch):
+    """Together, those of all nodes would hold as many copies of the models as there are nodes."""
+    fed, transport = federation()
+    packed, sent = [], []
+    monkeypatch.setattr("corymb.engines.remote.pack", lambda tree: packed.append(1) or pack(tree))
+    for name, answer in transport.nodes.items():
+        transport.nodes[name] = lambda message, answer=answer: sent.append(len(packed)) or answer(message)
+    fed.clients.sum(count_visits, MODELS)
+    assert sent == [1, 2, 3]
+
+
 def only_calls(there, reply):
     """A node that is honest except in its replies to calls."""
 

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -62,6 +63,7 @@ class Transport(Protocol):
     def exchange(self, messages: Mapping[str, bytes], give_up: Callable[[], bool]) -> Iterator[Answer]:
         """Send a message to each address, and yield one answer for each, in order of arrival.
 
+        Messages may be packed when they are looked up: look each one up when it is sent, and do not keep it.
         When `give_up()` becomes true, addresses that have not answered are no longer waited for.
         """
         ...
@@ -69,6 +71,35 @@ class Transport(Protocol):
     def close(self) -> None:
         """Release the connection; nothing is sent after this."""
         ...
+
+
+class _Message:
+    """A message to a node, packed whenever it is sent: those of all nodes together hold as many copies of a model."""
+
+    def __init__(self, make: Callable[[], bytes], *, opens: bool = False) -> None:
+        self._make, self.opens, self.size = make, opens, 0
+
+    def pack(self) -> bytes:
+        """The message, the same bytes each time."""
+        data = self._make()
+        self.size = len(data)
+        return data
+
+
+class _Packing(Mapping[str, bytes]):
+    """Messages by address, packed as they are looked up."""
+
+    def __init__(self, messages: Mapping[str, _Message]) -> None:
+        self._messages = messages
+
+    def __getitem__(self, address: str) -> bytes:
+        return self._messages[address].pack()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
 
 
 class Patience(NamedTuple):
@@ -311,7 +342,8 @@ class RemoteEngine:
         return engine
 
     def _open_at(self, hosts: Sequence[str]) -> None:
-        for host, reply in self._replies(dict.fromkeys(hosts, self._opening), self._waiting(0)):
+        opening = _Message(lambda: self._opening, opens=True)
+        for host, reply in self._replies(dict.fromkeys(hosts, opening), self._waiting(0)):
             if isinstance(reply, str):
                 log.warning("node %s is silent, and will open the session when it is back: %s", host, reply)
             elif reply.get("kind") != "opened":
@@ -343,7 +375,7 @@ class RemoteEngine:
         if package not in self._allow:  # called by a function that the algorithm imports
             self._allow = (*self._allow, package)
         asked = {name: places for name, host in self._hosts.items() if len(places := _places(ids, host.clients))}
-        messages = {name: self._message(call, ids, name, places) for name, places in asked.items()}
+        messages = {name: _Message(partial(self._message, call, ids, name, places)) for name, places in asked.items()}
         waiting = self._waiting(min(self.patience.min_replies, len(ids)))
         self.traffic.slowest = 0.0
         order, ready = sorted(messages), dict[str, list[Part]]()  # a fixed order of summation keeps results the same
@@ -400,20 +432,23 @@ class RemoteEngine:
             }
         )
 
-    def _replies(self, messages: Mapping[str, bytes], waiting: _Waiting) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    def _replies(
+        self, messages: Mapping[str, _Message], waiting: _Waiting
+    ) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Each host's reply as a tree, or a string that says why there is none; silent hosts are asked again."""
         pending = dict(messages)
         why, reopened = dict.fromkeys(pending, "did not answer"), set[str]()
         while pending:
             hosts = {self._address[host]: host for host in pending if host in self._address}
-            for answer in self._transport.exchange({at: pending[host] for at, host in hosts.items()}, waiting.over):
+            sending = _Packing({at: pending[host] for at, host in hosts.items()})
+            for answer in self._transport.exchange(sending, waiting.over):
                 host = hosts[answer.address]
                 if answer.data is None:
                     why[host] = answer.problem
                     continue
-                self._count(pending[host], answer.data)
+                self._count(pending[host].size, len(answer.data))
                 reply = _read(answer.data, self._allow)
-                lost = isinstance(reply, dict) and reply.get("unknown") is True and pending[host] is not self._opening
+                lost = isinstance(reply, dict) and reply.get("unknown") is True and not pending[host].opens
                 if lost and host not in reopened:  # it lost its sessions: open this one again, and ask once more
                     reopened.add(host)
                     with suppress(InvalidInput):
@@ -430,10 +465,10 @@ class RemoteEngine:
         for host in pending:
             yield host, f"{why[host]}; waited for {waiting.waited():.0f} s"
 
-    def _count(self, sent: bytes, received: bytes) -> None:
+    def _count(self, sent: int, received: int) -> None:
         self.traffic.messages += 1
-        self.traffic.bytes_down += len(sent)
-        self.traffic.bytes_up += len(received)
+        self.traffic.bytes_down += sent
+        self.traffic.bytes_up += received
 
     def _parts(self, name: str, reply: dict[str, Any] | str, own: Tensor) -> list[Part]:
         """The parts of a node's reply, with indices among all clients; an invalid reply rejects all clients asked."""
@@ -465,7 +500,7 @@ class RemoteEngine:
     def echo(self, payload: Tree) -> float:
         """Seconds until every node has sent a payload back: the cost of messages alone."""
         began = time.perf_counter()
-        messages = dict.fromkeys(self._hosts, pack({"kind": "echo", "payload": payload}))
+        messages = dict.fromkeys(self._hosts, _Message(lambda: pack({"kind": "echo", "payload": payload})))
         for host, reply in self._replies(messages, self._waiting(len(self.names))):
             if not isinstance(reply, dict) or reply.get("kind") != "echo":
                 raise InvalidInput(f"Node {host!r} did not send the payload back: {reply}")
