@@ -9,6 +9,7 @@ import torch
 from corymb.core.client import Client, on_client
 from corymb.core.engine import START, Call, Version
 from corymb.engines import LoopEngine
+from corymb.engines import node as node_module
 from corymb.engines.node import MOST_SESSIONS, Node
 from corymb.engines.node_journal import INDEX, STALE, NodeJournal
 from corymb.keys import root
@@ -123,6 +124,17 @@ def test_a_repeated_message_gets_the_same_reply_and_is_run_once():
     assert there.answer(pack(visit((0, 1)))) == first
     assert visits(unpack(first, ("corymb",))) == [1.0] * N
     assert visits(ask(there, visit((0, 2), since=(0, 1)))) == [2.0] * N
+
+
+def test_the_reply_before_is_released_when_the_next_call_arrives(monkeypatch):
+    """It may be as large as the model, and so may the message, which the node does not keep."""
+    there, held = opened(node()), []
+    there.answer(pack(visit((0, 1))))
+    plain = node_module._run
+    monkeypatch.setattr(node_module, "_run", lambda *given: held.append(there._sessions["s"].last) or plain(*given))
+    there.answer(pack(visit((0, 2), since=(0, 1))))
+    assert held == [None]
+    assert there._sessions["s"].last is not None
 
 
 def test_the_log_names_each_session_and_each_function_that_it_was_asked_to_run_once(caplog, monkeypatch):

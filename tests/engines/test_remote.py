@@ -11,7 +11,7 @@ from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.sums import Sums
 from corymb.engines import LoopEngine
 from corymb.engines.node import Node
-from corymb.engines.remote import Patience, RemoteEngine
+from corymb.engines.remote import GRACE, Patience, RemoteEngine
 from corymb.objectives import LinearRegression
 from corymb.settings import InvalidInput
 from corymb.testing.assertions import collected_warnings
@@ -48,6 +48,17 @@ def test_one_message_goes_to_each_node_for_a_call():
     transport.messages.clear()
     fed.clients[[0, 3]].sum(count_visits, MODELS)
     assert [name for name, _ in transport.messages] == ["node-0"]
+
+
+def test_messages_are_packed_one_after_another_when_they_are_sent(monkeypatch):
+    """Together, those of all nodes would hold as many copies of the models as there are nodes."""
+    fed, transport = federation()
+    packed, sent = [], []
+    monkeypatch.setattr("corymb.engines.remote.pack", lambda tree: packed.append(1) or pack(tree))
+    for name, answer in transport.nodes.items():
+        transport.nodes[name] = lambda message, answer=answer: sent.append(len(packed)) or answer(message)
+    fed.clients.sum(count_visits, MODELS)
+    assert sent == [1, 2, 3]
 
 
 def only_calls(there, reply):
@@ -345,6 +356,154 @@ def test_a_nodes_reported_time_is_at_most_the_time_waited(lie):
     assert 0 < traffic.slowest <= time.monotonic() - began
     assert all(0 < spent <= time.monotonic() - began for spent in traffic.computed.values())
     assert ("node-0" in traffic.computed) == (lie == 1e300)
+
+
+class Clock:
+    """Stands in for the module `time`: it advances when it is asked to sleep."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    perf_counter = monotonic
+
+    def sleep(self, seconds):
+        self.now += seconds
+        assert self.now < 10_000, "waits for ever"
+
+
+class Timed(InProcess):
+    """Nodes that answer at once or not at all; the clock runs while a call waits for those that do not, up to 60 s."""
+
+    def exchange(self, messages, give_up):
+        silent = []
+        for address in messages:
+            answers = list(super().exchange({address: messages[address]}, give_up))
+            silent += [answer for answer in answers if answer.data is None]
+            yield from (answer for answer in answers if answer.data is not None)
+        until = self.clock.now + 60
+        while silent and not give_up() and self.clock.now < until:
+            self.clock.sleep(0.25)
+        yield from silent
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """A federation whose node-1 stops answering messages of the kinds in a set, and what passes between them."""
+    clock, deaf = Clock(), set()
+    monkeypatch.setattr("corymb.engines.remote.time", clock)
+    nodes = nodes_of(OBJECTIVE, regression(), DOUBLE)
+    transport = Timed({name: node.answer for name, node in nodes.items()})
+    transport.clock, transport.deaf = clock, deaf
+    known = transport.nodes["node-1"]
+    transport.nodes["node-1"] = lambda data: None if unpack(data, ("corymb",))["kind"] in deaf else known(data)
+    return Federation(joined(transport, OBJECTIVE, patience=Patience(300.0, 1))), transport
+
+
+LEFT_OUT = {"client-1", "client-4"}
+EVERYTHING = ("hello", "open", "call")
+
+
+def kinds_to(transport, name):
+    """The kinds of the messages that a node was sent since the last time."""
+    kinds = [unpack(data, ("corymb",))["kind"] for address, data in transport.messages if address == name]
+    transport.messages.clear()
+    return kinds
+
+
+def test_nodes_that_are_there_get_one_message_a_call_and_no_call_waits(timed):
+    fed, transport = timed
+    kinds_to(transport, "node-1")
+    for times in (1.0, 2.0):
+        assert visits(fed) == (dict.fromkeys(NAMES, times), {})
+        assert kinds_to(transport, "node-1") == ["call"]
+    assert transport.clock.now == 0.0
+
+
+def test_a_node_that_is_gone_costs_the_patience_once_and_is_named_once(timed):
+    fed, transport = timed
+    transport.deaf.update(EVERYTHING)
+    with collected_warnings() as said:
+        for _ in range(5):
+            got, rejected = visits(fed)
+            assert (set(got), set(rejected)) == (set(NAMES) - LEFT_OUT, LEFT_OUT)
+    assert 300 <= transport.clock.now <= 300 + 4 * GRACE + 5
+    assert [line for line in said if "did not answer" in line] == [
+        "node node-1 did not answer within 300 s (patience): its clients are left out until it is back, and calls no "
+        "longer wait for it"
+    ]
+    assert rejected["client-1"] == "node node-1: it missed an earlier call and has not been back since"
+
+
+def test_calls_do_not_wait_at_all_for_a_missed_node_that_is_offline_or_for_one_in_a_new_session(timed):
+    fed, transport = timed
+    del transport.nodes["node-1"]
+    visits(fed)
+    before = transport.clock.now
+    assert before >= 300
+    for _ in range(3):
+        assert set(visits(fed)[1]) == LEFT_OUT
+    other = Federation(fed._engine.open(OBJECTIVE))  # as the evaluation at the end of a run
+    assert set(visits(other)[1]) == LEFT_OUT
+    assert transport.clock.now == before
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_missed_node_that_is_back_takes_part_again_with_what_counted(timed, tmp_path, elsewhere):
+    fed, transport = timed
+    visits(fed)
+    transport.deaf.update(EVERYTHING)
+    assert set(visits(fed)[1]) == LEFT_OUT
+    assert set(visits(fed)[1]) == LEFT_OUT
+    transport.deaf.clear()
+    if elsewhere:
+        transport.nodes["new"] = transport.nodes.pop("node-1")
+    with collected_warnings() as said:
+        got, rejected = visits(fed)
+    assert said == ["node node-1 is back, and takes part again"]
+    assert (got["client-0"], got["client-1"], rejected) == (4.0, 2.0, {})
+    transport.messages.clear()
+    assert visits(fed)[1] == {}
+    assert kinds_to(transport, "new" if elsewhere else "node-1") == ["call"]
+
+
+def test_a_node_that_is_only_slow_is_asked_again_whenever_it_is_free(timed):
+    fed, transport = timed
+    took_part = []
+    for _ in range(3):
+        transport.deaf.update(EVERYTHING)  # busy with a call, longer than the others wait
+        took_part += [visits(fed)[1] == {}, visits(fed)[1] == {}]
+        transport.deaf.clear()
+        took_part.append(visits(fed)[1] == {})
+    assert took_part == [False, False, True] * 3
+
+
+def test_a_node_that_is_back_too_late_for_a_call_is_asked_the_next_one_at_once(timed):
+    fed, transport = timed
+    transport.deaf.update(EVERYTHING)
+    visits(fed)
+    transport.deaf.discard("hello")
+    assert set(visits(fed)[1]) == LEFT_OUT
+    transport.deaf.clear()
+    kinds_to(transport, "node-1")
+    assert visits(fed)[1] == {}
+    assert kinds_to(transport, "node-1")[0] == "call"
+
+
+def test_a_call_that_needs_a_missed_node_still_waits_for_it(timed):
+    fed, transport = timed
+    transport.deaf.update(EVERYTHING)
+    visits(fed)
+    began = transport.clock.now
+    transport.clock.sleep = lambda seconds, plain=transport.clock.sleep: (
+        plain(seconds),
+        transport.deaf.clear() if transport.clock.now > began + 1000 else None,
+    )
+    got = fed.clients[[1, 4]].sum(count_visits, MODELS)  # nobody else is asked: there is no call without it
+    assert got.value.note.tolist() == [1.0, 1.0]
+    assert transport.clock.now > began + 1000
 
 
 class Deaf(InProcess):

@@ -170,13 +170,15 @@ class Node:
     def answer(self, message: bytes) -> bytes:
         """The reply to a message; if the message is wrong, a reply that says why."""
         try:
+            digest = hashlib.sha256(message).hexdigest()
             request = unpack(message, self.allow)
+            del message  # a large one is not kept while it is worked on, unless the caller keeps it
             kind = request.get("kind") if isinstance(request, dict) else None
             if kind not in self._answers:
                 raise WireError(f"the message is of unknown kind {str(kind)[:40]!r}.")
             if kind != "call":
                 return pack(self._answers[str(kind)](request))
-            return self._once(request, hashlib.sha256(message).hexdigest())
+            return self._once(request, digest)
         except UnknownSession as problem:
             return refusal(str(problem), unknown=True)
         except (WireError, InvalidInput) as problem:
@@ -195,7 +197,10 @@ class Node:
         if session.last is not None and session.last[0] == digest:
             log.info("a call arrived again: sending the same reply")
             return session.last[1]
-        reply = pack(self._call(request))
+        session.last = None  # the server has it, since it sends something else
+        answered = self._call(request)
+        request.clear()  # its models are not needed any more
+        reply = pack(answered)
         session.last = (digest, reply)
         return reply
 

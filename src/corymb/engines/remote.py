@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -36,6 +37,8 @@ REMIND = 60.0
 """Seconds between log messages that name the nodes that the run waits for."""
 SOON = 10.0
 """Seconds until the first such message before a run begins."""
+GRACE = 10.0
+"""Seconds that a call waits for a sign of life of nodes that missed an earlier one, once all others have answered."""
 
 
 class Answer(NamedTuple):
@@ -62,6 +65,7 @@ class Transport(Protocol):
     def exchange(self, messages: Mapping[str, bytes], give_up: Callable[[], bool]) -> Iterator[Answer]:
         """Send a message to each address, and yield one answer for each, in order of arrival.
 
+        Messages may be packed when they are looked up: look each one up when it is sent, and do not keep it.
         When `give_up()` becomes true, addresses that have not answered are no longer waited for.
         """
         ...
@@ -69,6 +73,35 @@ class Transport(Protocol):
     def close(self) -> None:
         """Release the connection; nothing is sent after this."""
         ...
+
+
+class _Message:
+    """A message to a node, packed whenever it is sent: those of all nodes together hold as many copies of a model."""
+
+    def __init__(self, make: Callable[[], bytes], *, opens: bool = False) -> None:
+        self._make, self.opens, self.size = make, opens, 0
+
+    def pack(self) -> bytes:
+        """The message, the same bytes each time."""
+        data = self._make()
+        self.size = len(data)
+        return data
+
+
+class _Packing(Mapping[str, bytes]):
+    """Messages by address, packed as they are looked up."""
+
+    def __init__(self, messages: Mapping[str, _Message]) -> None:
+        self._messages = messages
+
+    def __getitem__(self, address: str) -> bytes:
+        return self._messages[address].pack()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
 
 
 class Patience(NamedTuple):
@@ -134,6 +167,7 @@ class RemoteEngine:
         self._impostors: set[str] = set()  # addresses of nodes that have the name of another one
         self._newcomers: set[str] = set()  # addresses of nodes that are not of this run
         self._unable: dict[str, set[str]] = {}  # by function, the nodes that cannot run it
+        self._absent: set[str] = set()  # nodes that missed a whole call, and have given no sign of life since
         self._known = self._gather(expect or 1, wait)
         self._join(list(self._known.values()))
         self._remembers = set(self.hosts) if remembers else set[str]()
@@ -167,15 +201,23 @@ class RemoteEngine:
             if answer.data is None:
                 log.info("the node at %s is silent: %s", answer.address, answer.problem)
                 continue
-            try:
-                hello = _read_hello(answer.data, self._allow)
-                if self._wanted and self._wanted.isdisjoint(hello["clients"]):
-                    raise InvalidInput(f"it is {hello['name']!r}, which has no client of this run")
+            if (hello := self._introduction(answer.address, answer.data)) is not None:
                 found[answer.address] = hello
-            except (WireError, InvalidInput) as problem:
-                self._left_out[answer.address] = first_line(problem)
-                log.warning("the node at %s is left out: %s", answer.address, first_line(problem))
         return found
+
+    def _introduction(self, address: str, data: bytes) -> Mapping[str, Any] | None:
+        """A node's introduction; None, after a warning, if it is invalid: the node is left out."""
+        try:
+            hello = _read_hello(data, self._allow)
+            if self._wanted and self._wanted.isdisjoint(hello["clients"]):
+                raise InvalidInput(f"it is {hello['name']!r}, which has no client of this run")
+        except (WireError, InvalidInput) as problem:
+            reason = first_line(problem)
+            if self._left_out.get(address) != reason:  # a node that missed a call may be asked again
+                log.warning("the node at %s is left out: %s", address, reason)
+            self._left_out[address] = reason
+            return None
+        return hello
 
     def _gather(self, least: int, wait: float) -> Hellos:
         """The nodes of the federation, by address, once there are at least `least` and all wanted clients."""
@@ -248,25 +290,32 @@ class RemoteEngine:
 
     def _locate(self, missing: Collection[str]) -> None:
         """Look for silent hosts among the nodes that are online now: a restarted node has a new address."""
+        for address, hello in self._say_hello(self._strangers(missing)).items():
+            self._place(address, hello, missing)
+
+    def _strangers(self, missing: Collection[str]) -> list[str]:
+        """The addresses that are online and no known node's, after forgetting those of missing hosts that are not."""
         online = set(self._transport.addresses())
         for host in missing:
             if self._address.get(host) not in online:
                 self._address.pop(host, None)
-        taken = set(self._address.values())
-        strangers = [address for address in online if address not in taken]
-        for address, hello in self._say_hello(strangers).items():
-            known = self._hosts.get(str(hello["name"]))
-            if known is None:
-                self._note_newcomer(address, hello, missing)
-                continue
-            if known.name not in missing:
-                continue  # it has the name of a node that is online
-            if hello["token"] != known.token:
-                if address not in self._impostors:
-                    log.warning("a node calls itself %s, but it is another one: it is left out", known.name)
-                self._impostors.add(address)
-                continue
-            self._address[known.name] = address
+        return sorted(online.difference(self._address.values()))
+
+    def _place(self, address: str, hello: Mapping[str, Any], missing: Collection[str]) -> str | None:
+        """The missing host that introduces itself at this address, which is its address from now on, if it is one."""
+        known = self._hosts.get(str(hello["name"]))
+        if known is None:
+            self._note_newcomer(address, hello, missing)
+            return None
+        if known.name not in missing:
+            return None  # it has the name of a node that is online
+        if hello["token"] != known.token:
+            if address not in self._impostors:
+                log.warning("a node calls itself %s, but it is another one: it is left out", known.name)
+            self._impostors.add(address)
+            return None
+        self._address[known.name] = address
+        return known.name
 
     def _note_newcomer(self, address: str, hello: Mapping[str, Any], missing: Collection[str]) -> None:
         """Warn once about a node that is not of this run but has clients for which the run waits."""
@@ -311,7 +360,8 @@ class RemoteEngine:
         return engine
 
     def _open_at(self, hosts: Sequence[str]) -> None:
-        for host, reply in self._replies(dict.fromkeys(hosts, self._opening), self._waiting(0)):
+        opening = _Message(lambda: self._opening, opens=True)
+        for host, reply in self._replies(dict.fromkeys(hosts, opening), self._waiting(0)):
             if isinstance(reply, str):
                 log.warning("node %s is silent, and will open the session when it is back: %s", host, reply)
             elif reply.get("kind") != "opened":
@@ -343,7 +393,7 @@ class RemoteEngine:
         if package not in self._allow:  # called by a function that the algorithm imports
             self._allow = (*self._allow, package)
         asked = {name: places for name, host in self._hosts.items() if len(places := _places(ids, host.clients))}
-        messages = {name: self._message(call, ids, name, places) for name, places in asked.items()}
+        messages = {name: _Message(partial(self._message, call, ids, name, places)) for name, places in asked.items()}
         waiting = self._waiting(min(self.patience.min_replies, len(ids)))
         self.traffic.slowest = 0.0
         order, ready = sorted(messages), dict[str, list[Part]]()  # a fixed order of summation keeps results the same
@@ -400,40 +450,86 @@ class RemoteEngine:
             }
         )
 
-    def _replies(self, messages: Mapping[str, bytes], waiting: _Waiting) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    def _replies(
+        self, messages: Mapping[str, _Message], waiting: _Waiting
+    ) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Each host's reply as a tree, or a string that says why there is none; silent hosts are asked again."""
-        pending = dict(messages)
+        pending, absent = dict(messages), self._absent & set(messages)
+        asked_at_once = set(messages) - absent
         why, reopened = dict.fromkeys(pending, "did not answer"), set[str]()
         while pending:
-            hosts = {self._address[host]: host for host in pending if host in self._address}
-            for answer in self._transport.exchange({at: pending[host] for at, host in hosts.items()}, waiting.over):
+            hosts = {self._address[host]: host for host in pending if host in self._address and host not in absent}
+            signs, before = self._addresses_of(absent), len(absent)
+            sending = _Packing(
+                {at: pending[host] for at, host in hosts.items()} | dict.fromkeys(signs, _Message(lambda: HELLO))
+            )
+            over = partial(self._over, waiting, pending, absent)
+            for answer in self._transport.exchange(sending, over):
+                if answer.address in signs:
+                    absent -= self._returned(answer, absent)
+                    continue
                 host = hosts[answer.address]
                 if answer.data is None:
                     why[host] = answer.problem
                     continue
-                self._count(pending[host], answer.data)
+                self._count(pending[host].size, len(answer.data))
                 reply = _read(answer.data, self._allow)
-                lost = isinstance(reply, dict) and reply.get("unknown") is True and pending[host] is not self._opening
+                lost = isinstance(reply, dict) and reply.get("unknown") is True and not pending[host].opens
                 if lost and host not in reopened:  # it lost its sessions: open this one again, and ask once more
                     reopened.add(host)
                     with suppress(InvalidInput):
                         self._open_at([host])
                     continue
                 del pending[host]
+                waiting.note_answer()
                 yield host, reply
-            if pending:
-                if waiting.over():
+            if pending and len(absent) == before:  # else one has just returned: it is asked now
+                if over() or (absent >= set(pending) and not signs and waiting.enough):
                     break
                 waiting.remind(pending)
                 time.sleep(POLL)
-                self._locate(list(pending))
+                self._locate([host for host in pending if host not in absent])
         for host in pending:
+            if host in absent:
+                yield host, "it missed an earlier call and has not been back since"
+                continue
+            if host in asked_at_once:  # one that returned meanwhile had less time than the others
+                self._note_missed(host, waiting)
             yield host, f"{why[host]}; waited for {waiting.waited():.0f} s"
 
-    def _count(self, sent: bytes, received: bytes) -> None:
+    def _over(self, waiting: _Waiting, pending: Collection[str], absent: Collection[str]) -> bool:
+        """Whether a call has waited long enough: briefly, if only for nodes that missed an earlier one."""
+        return waiting.over(brief=set(pending) <= set(absent))
+
+    def _addresses_of(self, absent: Collection[str]) -> set[str]:
+        """Where absent hosts may be: at their own addresses, if these are online, or at unknown ones."""
+        if not absent:
+            return set()
+        strangers = self._strangers(absent)
+        known = {self._address[host] for host in absent if host in self._address}
+        return known | set(strangers).difference(self._left_out, self._impostors, self._newcomers)
+
+    def _returned(self, answer: Answer, absent: Collection[str]) -> set[str]:
+        """The host that an answer to a hello shows to be back, if any: it takes part again."""
+        if answer.data is None or (hello := self._introduction(answer.address, answer.data)) is None:
+            return set()
+        name = self._place(answer.address, hello, absent)
+        if name is None:
+            return set()
+        log.warning("node %s is back, and takes part again", name)
+        self._absent.discard(name)
+        return {name}
+
+    def _note_missed(self, host: str, waiting: _Waiting) -> None:
+        """Say once that a host missed a whole call; later calls do not wait so long for it until it is back."""
+        self._absent.add(host)
+        line = "node %s did not answer within %.0f s (patience): its clients are left out until it is back, and calls"
+        log.warning(f"{line} no longer wait for it", host, waiting.waited())
+
+    def _count(self, sent: int, received: int) -> None:
         self.traffic.messages += 1
-        self.traffic.bytes_down += len(sent)
-        self.traffic.bytes_up += len(received)
+        self.traffic.bytes_down += sent
+        self.traffic.bytes_up += received
 
     def _parts(self, name: str, reply: dict[str, Any] | str, own: Tensor) -> list[Part]:
         """The parts of a node's reply, with indices among all clients; an invalid reply rejects all clients asked."""
@@ -465,7 +561,7 @@ class RemoteEngine:
     def echo(self, payload: Tree) -> float:
         """Seconds until every node has sent a payload back: the cost of messages alone."""
         began = time.perf_counter()
-        messages = dict.fromkeys(self._hosts, pack({"kind": "echo", "payload": payload}))
+        messages = dict.fromkeys(self._hosts, _Message(lambda: pack({"kind": "echo", "payload": payload})))
         for host, reply in self._replies(messages, self._waiting(len(self.names))):
             if not isinstance(reply, dict) or reply.get("kind") != "echo":
                 raise InvalidInput(f"Node {host!r} did not send the payload back: {reply}")
@@ -481,16 +577,29 @@ class _Waiting:
 
     def __init__(self, enough: int, patience: float | None) -> None:
         self._enough, self._patience = enough, patience
-        self._began = self._reminded = time.monotonic()
+        self._began = self._reminded = self._latest = time.monotonic()
         self._since: float | None = None
         self.answered = 0
 
-    def over(self) -> bool:
-        """Whether `patience` seconds have passed since enough clients answered."""
-        if self._patience is None or self.answered < self._enough:
+    @property
+    def enough(self) -> bool:
+        """Whether as many clients have answered as the call needs."""
+        return self.answered >= self._enough
+
+    def note_answer(self) -> None:
+        """Note that a node has answered."""
+        self._latest = time.monotonic()
+
+    def over(self, *, brief: bool = False) -> bool:
+        """Whether `patience` seconds have passed since enough clients answered; with `brief`, a moment at most.
+
+        That moment, `GRACE`, begins when the last of the other nodes has answered.
+        """
+        if self._patience is None or not self.enough:
             return False
-        self._since = self._since or time.monotonic()
-        return time.monotonic() - self._since >= self._patience
+        now = time.monotonic()
+        self._since = self._since or now
+        return now - self._since >= self._patience or (brief and now - self._latest >= GRACE)
 
     def waited(self) -> float:
         """Seconds since the call was sent."""

@@ -56,9 +56,11 @@ def gradient_and_loss(objective: Objective, params: Params, on: Examples, draws:
     return as_params(params, grads), mean.detach()
 
 
-def descend_one(objective: Objective, params: Params, on: Examples, key: Key, how: Descent) -> Descended:
-    """Descent on one client's examples."""
-    params = {name: value.clone() for name, value in params.items()}
+def descend_one(
+    objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool = False
+) -> Descended:
+    """Descent on one client's examples; with `own`, the model is stepped in place."""
+    params = params if own else {name: value.clone() for name, value in params.items()}
     part = None
     if how.safe:
         rows = Batches.sample(how, on.weight, key)
@@ -70,6 +72,7 @@ def descend_one(objective: Objective, params: Params, on: Examples, key: Key, ho
         slopes, loss = gradient_and_loss(objective, params, _rows(on, rows), Draws(key, step, rows))
         before = loss if before is None else before
         stepper.step(list(slopes.values()))
+        del slopes  # else they would be kept until the next ones are complete
     assert before is not None  # every descent has at least one step
     return Descended(params, before)
 

@@ -97,7 +97,7 @@ class RunSettings:
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")
         check_types(self)
         _check_seed(self.seed)
-        require(self.memory == "auto" or self.memory > 0, f"memory must be 'auto' or bytes, got {self.memory!r}.")
+        check_memory(self.memory)
         part = self.label_smoothing
         require(0 <= part < 1, f"label_smoothing must be in [0, 1), got {part}.")
         one = r"(cpu|cuda|mps)(:[0-9]{1,3})?"
@@ -221,6 +221,11 @@ class FitOptions:
     """A name (`corymb list models`) or package.module:function; if not given, a model that suits the data."""
     max_seconds: float | None = None
     """Approximate time limit in seconds for the rounds and the final evaluation; 0 runs exactly one round."""
+
+
+def check_memory(memory: Memory) -> None:
+    """Raise InvalidInput unless this is a budget for the clients that run at once."""
+    require(memory == "auto" or memory > 0, f"memory must be 'auto' or bytes, got {memory!r}.")
 
 
 def _check_seed(seed: int) -> None:

@@ -13,6 +13,7 @@ import sys
 import time
 import tomllib
 from dataclasses import replace
+from typing import get_type_hints
 
 import pytest
 
@@ -22,15 +23,18 @@ from corymb.cli.flower import up as flower_up
 from corymb.cli.flower import worker
 from corymb.cli.flower.folder import free_port, make_secret, read_federation, split_address, state_of
 from corymb.cli.flower.new import new
+from corymb.cli.flower.node import node as node_command
 from corymb.cli.flower.node_settings import READY, NodeSettings, read_settings, startup_problem, write_settings
 from corymb.cli.flower.perform import expected_nodes
 from corymb.cli.flower.processes import Process, alive, end, remember, remembered, spawn
 from corymb.cli.flower.supervise import RECORD
 from corymb.cli.flower.up import _configure_flwr, _still_reading, status
 from corymb.cli.flower.worker import node_of
+from corymb.cli.options import field_texts
 from corymb.cli.request import Request
 from corymb.engines import Placement
 from corymb.engines.remote import RemoteEngine
+from corymb.engines.vectorised.engine import CPU_BUDGET
 from corymb.objectives import LinearRegression
 from corymb.pids import began
 from corymb.runs.remote.engine import FEDERATION
@@ -75,6 +79,18 @@ def test_a_node_of_the_scaffold_holds_its_clients(made, monkeypatch, tmp_path):
     write_settings(tmp_path / "node.json", settings)
     assert read_settings(tmp_path / "node.json") == settings
     assert len(node_of(settings).engine.names) == 8
+
+
+def test_the_memory_of_a_node_is_its_engines_budget(made, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(made))
+    given = {"number": 0, "of": 1, "data": "my_fed.data:clients", "folder": str(tmp_path / "s"), "device": "cpu"}
+    budget = {memory: node_of(NodeSettings(name="a", memory=memory, **given)).engine.budget for memory in ("auto", 9)}
+    assert budget == {"auto": CPU_BUDGET, 9: 9}
+
+
+def test_a_budget_of_memory_is_called_alike_for_runs_and_for_nodes():
+    hints = get_type_hints(node_command, include_extras=True)
+    assert hints["memory"].__metadata__[0].help == field_texts(RunSettings)["memory"]
 
 
 @pytest.mark.parametrize("name", ["1fed", "class", "corymb"])
@@ -428,6 +444,10 @@ def test_status_says_that_a_process_was_killed(made, monkeypatch, capsys):
         ("flower node a --superlink here:1 --data x:y --state s --number 3 --of 3", "wanted 0 to 2 with --of 3, got 3"),
         ("flower node a --superlink here:1 --data x:y --state s --poll 0", "--poll must be positive, got 0"),
         ("flower node a --superlink here:1 --data x:y --state s --client_seconds -1", "--client_seconds must be pos"),
+        ("flower node a --superlink here:1 --data x:y --state s --memory 0", "memory must be 'auto' or bytes, got 0"),
+        ("flower node a --superlink here:1 --data x:y --state s --memory 2GB", "--memory"),
+        ("flower node a --superlink here:1 --data x:y --state s --memory 9 --engine loop", "leave out --memory"),
+        ("run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --memory 9", "Nodes choose their own memory"),
     ],
 )
 def test_typing_errors_are_refused_before_anything_is_sent(line, says, tmp_path, monkeypatch, capsys):

@@ -6,7 +6,7 @@ pytest.importorskip("flwr", reason="the extra [flower] is not installed")
 from flwr.app import Error, Message, RecordDict
 
 from corymb.engines.flower.direct import DirectGrid
-from corymb.engines.flower.envelope import bytes_in
+from corymb.engines.flower.envelope import bytes_in, message_to, take_bytes
 from corymb.engines.flower.grid import FlowerTransport, GridChanged
 from corymb.engines.flower.supernode import FastClock
 
@@ -69,6 +69,30 @@ def test_the_reason_for_a_missing_answer_is_given(how, says):
     (answer,) = FlowerTransport(Unwilling(how), poll=0.01).exchange({str(FIRST): b"x"}, lambda: True)
     assert answer.data is None
     assert says in answer.problem
+
+
+class PartlyEnding(DirectGrid):
+    """A grid that takes one message in each push, and whose run ends when it gets the second."""
+
+    def push_messages(self, messages):
+        (message,) = messages
+        if self.messages:
+            raise GridChanged
+        return super().push_messages([message])
+
+
+def test_messages_are_sent_one_at_a_time_and_none_is_forgotten_if_the_run_ends_meanwhile():
+    grid = PartlyEnding({FIRST + place: lambda data: data for place in range(3)})
+    answers = list(FlowerTransport(grid).exchange({str(FIRST + place): b"x" for place in range(3)}, never))
+    assert sorted(answer.address for answer in answers) == [str(FIRST + place) for place in range(3)]
+    assert {answer.problem for answer in answers} == {"Flower ended its run"}
+
+
+def test_a_message_can_be_relieved_of_its_bytes():
+    DirectGrid({})
+    message = message_to(1, b"abc")
+    assert (take_bytes(message), bytes_in(message)) == (b"abc", b"")
+    assert take_bytes(Message(RecordDict(), dst_node_id=1, message_type="query")) == b""
 
 
 class Losing(DirectGrid):

@@ -1,9 +1,13 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from torch import nn
 
 import corymb
 from corymb.engines import VectorisedEngine
+from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import refuse_unknown_codes
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
@@ -44,3 +48,66 @@ def test_a_model_whose_losses_are_never_finite_is_named_as_the_cause(caplog):
     caplog.clear()
     engine_of(mlp(2, [4], 2), top=5, scale="none")
     assert not caplog.messages
+
+
+@pytest.mark.parametrize(("memory", "stacked"), [(None, {2}), (1, {1})])
+def test_clients_that_never_share_a_chunk_are_not_stacked_to_try_their_kernel(memory, stacked, monkeypatch):
+    sizes, plain = set(), Kernels.descend
+
+    def noting(kernels, objective, params, on, *more, **options):
+        sizes.add(len(on.weight))
+        return plain(kernels, objective, params, on, *more, **options)
+
+    monkeypatch.setattr(Kernels, "descend", noting)
+    objective, data = Classification(Network(mlp(64, [8], 10)), 10), corymb.datasets.digits(clients=4, train=20, test=5)
+    engine = VectorisedEngine(objective, data, memory=memory)
+    assert sizes == stacked
+    assert engine.kernels.pick(None) == VectorisedEngine(objective, data).kernels.pick(None)
+    assert not engine.kernels.tapes.kept  # they would hold the probe's models
+
+
+class BatchMean(nn.Module):
+    """An example's output depends on the others, but only if there are more than one."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, x):
+        out = self.out(x.flatten(1))
+        return out - out.mean(0, keepdim=True) / 2
+
+
+def test_a_model_that_couples_examples_is_found_when_clients_are_not_stacked(caplog):
+    data = corymb.datasets.digits(clients=4, train=20, test=5)
+    engine = VectorisedEngine(Classification(Network(BatchMean), 10), data, memory=1)
+    assert (engine.kernels.only, engine.kernels.traits.independent) == ("serial", False)
+    assert any("clients run one by one" in line for line in caplog.messages)
+
+
+PEAK = """
+import resource
+import torch
+import corymb
+from corymb.engines import VectorisedEngine
+from corymb.models import Network, mlp
+from corymb.objectives import Classification
+from corymb.objectives.null import NullObjective
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+torch.set_num_threads(1)
+engine = VectorisedEngine(NullObjective(), corymb.datasets.digits(clients=4, train=20, test=5), memory=1)
+objective = Classification(Network(mlp(64, [1800, 1800, 1800], 10)), 10)
+model = sum(p.numel() * p.element_size() for p in objective.init(torch.tensor(0)).values())
+before = peak()
+engine.open(objective)
+print((peak() - before) / model)
+"""
+
+
+def test_the_probe_of_a_large_model_holds_few_copies_of_it():
+    """In float64, a copy is two: it held 42, of which seven were left for the length of the run."""
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 14

@@ -13,7 +13,7 @@ from corymb.cli.flower.admission import check_files, connection_problem
 from corymb.cli.flower.folder import free_port, make_secret
 from corymb.cli.flower.node_settings import READY, NodeSettings, report, write_settings
 from corymb.cli.flower.supervise import keep_running
-from corymb.runs.settings import Precision
+from corymb.runs.settings import Memory, Precision, check_memory
 from corymb.settings import InvalidInput, check_node_name, require, split_address
 
 REFUSED = "refused"
@@ -42,6 +42,7 @@ def node(
     ] = "vectorised",
     device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     precision: Annotated[Precision, Parameter(help="Precision of arithmetic; the same on all nodes.")] = "float32",
+    memory: Annotated[Memory, Parameter(help="Bytes of memory for the clients that run at once.")] = "auto",
     client_seconds: Annotated[float | None, Parameter(help="Stop a client's work after this many seconds.")] = None,
     poll: Annotated[float, Parameter(help="Seconds between two polls for messages.")] = 1.0,
     stock: Annotated[
@@ -56,6 +57,8 @@ def node(
     require(0 <= number < of, f"--number counts the nodes from 0: wanted 0 to {of - 1} with --of {of}, got {number}.")
     for option, seconds in (("client_seconds", client_seconds), ("poll", poll)):
         require(seconds is None or seconds > 0, f"--{option} must be positive, got {seconds}.")
+    check_memory(memory)
+    require(memory == "auto" or engine != "loop", "--engine loop runs one client at a time: leave out --memory.")
     check_files(ca, key)
     state, port = state.resolve(), free_port()
     settings = NodeSettings(
@@ -70,6 +73,7 @@ def node(
         engine=engine,
         device=device,
         precision=precision,
+        memory=memory,
         client_seconds=client_seconds,
     )
     if stock:

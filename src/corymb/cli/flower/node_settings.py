@@ -32,6 +32,8 @@ class NodeSettings:
     engine: str = "vectorised"
     device: str = "auto"
     precision: str = "float32"
+    memory: int | str = "auto"
+    """Bytes of memory for the clients that run at once."""
     client_seconds: float | None = None
 
 

@@ -26,7 +26,8 @@ PIPE = "--pipe"
 
 def node_of(settings: NodeSettings) -> Node:
     """The node, with its data in memory."""
-    run = RunSettings(engine=settings.engine, device=settings.device, precision=settings.precision)  # type: ignore[arg-type]
+    same = ("engine", "device", "precision", "memory")
+    run = RunSettings(**{name: getattr(settings, name) for name in same})
     give: Any = imported(settings.data, "the data")
     data = as_dataset(give(node=settings.name, number=settings.number, of=settings.of), 0).in_order()
     require(len(data) > 0, f"{settings.data} gave node {settings.name!r} no clients.")

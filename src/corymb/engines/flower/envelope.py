@@ -27,3 +27,11 @@ def bytes_in(message: Message) -> bytes:
     record = message.content.array_records.get(RECORD) if message.has_content() else None
     array = None if record is None else record.get(FIELD)
     return b"" if array is None else bytes(array.data)
+
+
+def take_bytes(message: Message) -> bytes:
+    """The bytes in a message, which it then no longer holds: while a large one is worked on, memory has no copy."""
+    data = bytes_in(message)
+    if message.has_content():
+        message.content.pop(RECORD, None)
+    return data

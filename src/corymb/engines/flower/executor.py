@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from corymb.engines.flower.envelope import bytes_in, reply_to
+from corymb.engines.flower.envelope import reply_to, take_bytes
 from corymb.engines.flower.private import (
     CLIENT,
     Link,
@@ -69,7 +69,7 @@ def _do_task(answer: Callable[[bytes], bytes], link: Link, token: str, overtaken
             if task is None:
                 log.warning("a message arrived incomplete: its sender is gone")
                 return
-            push_reply(client, reply_to(task.message, answer(bytes_in(task.message))), task.context)
+            push_reply(client, reply_to(task.message, answer(take_bytes(task.message))), task.context)
             push_output(client, task.context)
     except Exception:
         log.exception("a task failed")

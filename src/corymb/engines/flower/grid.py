@@ -56,18 +56,18 @@ class FlowerTransport:
         """Send a message to each node, and yield answers as they arrive."""
         if not messages:
             return
-        waiting = dict[str, str]()  # from the id of each unanswered message to its node
+        answered = set[str]()
         try:
-            yield from self._exchange(messages, waiting, give_up)
+            for answer in self._exchange(messages, give_up):
+                answered.add(answer.address)
+                yield answer
         except GridChanged:
-            silent = set(messages) if not waiting else set(waiting.values())
-            for node in silent:
+            for node in messages.keys() - answered:
                 yield Answer(node, None, "Flower ended its run")
 
-    def _exchange(
-        self, messages: Mapping[str, bytes], waiting: dict[str, str], give_up: Callable[[], bool]
-    ) -> Iterator[Answer]:
-        self._push(messages, waiting)
+    def _exchange(self, messages: Mapping[str, bytes], give_up: Callable[[], bool]) -> Iterator[Answer]:
+        waiting = dict[str, str]()  # from the id of each unanswered message to its node
+        self._push(messages, messages, waiting)
         for node in messages.keys() - set(waiting.values()):
             yield Answer(node, None, "the message could not be sent: the node is gone, or it is too large")
         patience, sent = RESEND, time.monotonic()
@@ -84,16 +84,17 @@ class FlowerTransport:
                 break
             if waiting and time.monotonic() - sent > patience:
                 log.info("resending to nodes that were silent for %.0f s: %s", patience, set(waiting.values()))
-                self._push({node: messages[node] for node in set(waiting.values())}, waiting)
+                self._push(messages, set(waiting.values()), waiting)
                 patience, sent = 2 * patience, time.monotonic()
             if waiting:
                 time.sleep(self._poll)
         for node in set(waiting.values()):
             yield Answer(node, None, "did not answer in time")
 
-    def _push(self, messages: Mapping[str, bytes], waiting: dict[str, str]) -> None:
-        """Send messages, and add those that could be sent to `waiting`."""
-        nodes = list(messages)
+    def _push(self, messages: Mapping[str, bytes], nodes: Iterable[str], waiting: dict[str, str]) -> None:
+        """Send these nodes their messages, one at a time, and add those that could be sent to `waiting`."""
         self._identify()
-        pushed = list(self._grid.push_messages([message_to(int(node), messages[node]) for node in nodes]))
-        waiting.update((name, node) for name, node in zip(pushed, nodes, strict=False) if name)
+        for node in nodes:
+            (name,) = self._grid.push_messages([message_to(int(node), messages[node])]) or [""]
+            if name:
+                waiting[name] = node

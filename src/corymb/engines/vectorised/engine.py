@@ -28,7 +28,7 @@ from corymb.engines.vectorised.answers import same_answer, why_answers_differ, w
 from corymb.engines.vectorised.blocks import GPU_PASS_BYTES, MAX_SIZE_RATIO
 from corymb.engines.vectorised.graphs import Graphs
 from corymb.engines.vectorised.kernels import Kernels
-from corymb.engines.vectorised.probe import probe
+from corymb.engines.vectorised.probe import FEWEST_COPIES, probe
 from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.traits import CountedExamples
 from corymb.local.single_vmap import over_rows
@@ -100,7 +100,7 @@ class VectorisedEngine:
         host = ClientHost(objective, data, placement, journal)
         if host.device.type == "cpu":
             keep_freed_memory()
-        self._use(host, probe(host, only=kernel))
+        self._use(host, self._probed(host))
 
     def _use(self, host: ClientHost, kernels: Kernels) -> None:
         self.host, self.objective = host, host.objective
@@ -135,8 +135,11 @@ class VectorisedEngine:
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> VectorisedEngine:
         """An engine with the same clients, another objective and empty client memory; examples are shared."""
         engine, host = copy.copy(self), self.host.opened(objective, journal)
-        engine._use(host, self.kernels if objective is self.objective else probe(host, only=self._kernel))
+        engine._use(host, self.kernels if objective is self.objective else self._probed(host))
         return engine
+
+    def _probed(self, host: ClientHost) -> Kernels:
+        return probe(host, only=self._kernel, budget=self._memory or CPU_BUDGET)
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Run a call for these clients, chunk by chunk."""
@@ -216,7 +219,7 @@ class VectorisedEngine:
         example = table.row_bytes + 16
         at_once = size if need.examples is None else min(size, need.examples)
         together = self.kernels.equal or self.kernels.pick(None, at_once) == "foreach"
-        copies = 8 if together else 4  # the model, its start, its reply, and intermediate results of steps
+        copies = 8 if together else FEWEST_COPIES  # the model, its start, its reply, and intermediate results of steps
         passing = at_once * (example + 3 * traits.activation_bytes)
         work = passing + copies * traits.parameter_bytes + (size * example if at_once < size else 0)
         extra = max(0, need.reply - traits.parameter_bytes)  # twice: vmap copies the reply on the way out

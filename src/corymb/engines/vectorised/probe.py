@@ -22,16 +22,21 @@ from corymb.engines.host import ClientHost, one_line
 from corymb.engines.isolation import isolated
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.packed import padding_is_free
+from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.traits import Traits, traits_of
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one, gradient_one, measure_one, training_losses
 from corymb.settings import InvalidInput
-from corymb.trees import Params, stack, take
+from corymb.trees import Params, take
 
 log = logging.getLogger(__name__)
 MAX_TRIED_CLIENTS = 8
 """The most clients that a model is tried on until it accepts the examples of one."""
+COMPARED_AT_ONCE = 2**20
+"""Numbers that are compared at once: a comparison takes several times their memory."""
+FEWEST_COPIES = 4
+"""At least this many times its model is what a client takes in a chunk (`VectorisedEngine`)."""
 DESCENTS = (
     Descent(lr=0.01, steps=2),
     Descent(lr=0.01, epochs=1, batch=2, momentum=0.5),
@@ -39,8 +44,11 @@ DESCENTS = (
 )
 
 
-def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
-    """The kernels for a host's objective: those requested or chosen, or the fastest that agree with the reference."""
+def probe(host: ClientHost, *, only: KernelName | None = None, budget: int | None = None) -> Kernels:
+    """The kernels for a host's objective: those requested or chosen, or the fastest that agree with the reference.
+
+    `budget` is the memory of a chunk on a CPU. If no two clients ever fit into it, none are stacked here either.
+    """
     if host.device.type == "cuda":
         refuse_unknown_codes(host)
     objective, clients = _in_double(host)
@@ -50,23 +58,31 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
             "and the scale of the features"
         )
     traits = _traits(objective, clients[0], host)
+    alone = host.device.type == "cpu" and budget is not None and 2 * FEWEST_COPIES * traits.parameter_bytes > budget
     kernels = Kernels(traits, host.device.type, torch.get_num_threads(), host.placement.mixed, only)
+    kernels = _agreeing(kernels, objective, clients, alone=alone)
+    return replace(kernels, tapes=Tapes())  # those of the probe hold models in float64, and are never replayed
+
+
+def _agreeing(kernels: Kernels, objective: Objective, clients: list[Examples], *, alone: bool) -> Kernels:
+    """The first of the candidates that agrees with the reference."""
+    traits, only = kernels.traits, kernels.only
     warned = set[str]()  # the default choice may be a kernel that is tried by name next, with the same problem
     for name in _candidates(only) if traits.independent else ():
         kernels = replace(kernels, only=name)
-        problem = _disagreement(kernels, objective, clients)
+        problem = _disagreement(kernels, objective, clients, alone=alone)
         if problem is None:
-            return _together(_replaying(kernels), objective, clients)
+            return _together(_replaying(kernels), objective, clients, alone=alone)
         line = f"kernel {name or kernels.pick(DESCENTS[0])} does not fit this model ({problem})"
         if line not in warned:
             log.warning(line)
         warned.add(line)
     kernels = replace(kernels, only="serial", traits=traits._replace(independent=False))
-    if problem := _disagreement(kernels, objective, clients):
+    if problem := _disagreement(kernels, objective, clients, alone=alone):
         if isinstance(problem, _Failure):
             raise InvalidInput(f"The model cannot be trained on these examples: {problem}.")
         raise InvalidInput(f"The model gives different results for the same examples when called again: {problem}.")
-    together = replace(kernels, equal=only is None)
+    together = replace(kernels, equal=only is None and not alone)
     if together.equal and _disagreement(together, objective, _of_equal_length(clients), padding=0) is None:
         log.warning(
             "an example's loss depends on the other examples in its batch: only clients with equally many examples run "
@@ -87,13 +103,13 @@ def _of_equal_length(clients: list[Examples]) -> list[Examples]:
     return [Examples(*(t[:shortest] for t in client)) for client in clients]
 
 
-def _together(kernels: Kernels, objective: Objective, clients: list[Examples]) -> Kernels:
+def _together(kernels: Kernels, objective: Objective, clients: list[Examples], *, alone: bool) -> Kernels:
     """The kernels with `together` set, if the model runs one by one but small amounts of work can be done at once."""
     longest = _padded(clients).weight.shape[1]
     possible = replace(kernels, together=True)
     if possible.pick(None, longest) == kernels.pick(None, longest):
         return kernels
-    return possible if _disagreement(possible, objective, clients) is None else kernels
+    return possible if _disagreement(possible, objective, clients, alone=alone) is None else kernels
 
 
 def _candidates(only: KernelName | None) -> Sequence[KernelName | None]:
@@ -223,26 +239,23 @@ def _same_alone(objective: Objective, params: Params, client: Examples) -> bool:
     return _close(torch.cat(alone), together)
 
 
-def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples], padding: int = 1) -> str | None:
-    """How the kernels differ from the reference, or what they raise; None if they agree."""
-    models = stack([objective.init(fold(root(0), j)) for j in range(2)])
+def _disagreement(
+    kernels: Kernels, objective: Objective, clients: list[Examples], padding: int = 1, *, alone: bool = False
+) -> str | None:
+    """How the kernels differ from the reference, or what they raise; None if they agree.
+
+    The clients are a stack, or, with `alone`, one stack each. Models are made again where they are needed, and results
+    are compared client by client: of a large model, the probe holds as few copies as it can.
+    """
     on = _padded(clients, padding)
     keys = fold(root(1), torch.arange(2, device=on.weight.device))
     try:
-        for shared in (True, False):
-            given = models if shared else {name: torch.stack([p, p.flip(0)]) for name, p in models.items()}
-            got = kernels.measure("losses", objective, given, on, shared=shared)
-            each = [given if shared else take(given, i) for i in range(2)]
-            want = torch.stack([measure_one("losses", objective, each[i], c) for i, c in enumerate(clients)])
-            _compare("losses", {"": got}, {"": want})
-        got_rows = kernels.gradient(objective, models, on, keys)
-        rows = [gradient_one(objective, take(models, i), c, Draws(keys[i])) for i, c in enumerate(clients)]
-        _compare("gradient", got_rows, stack(rows))
-        for how in _within_reach(rows):
-            got_rows, got = kernels.descend(objective, models, on, keys, how)
-            ends = [descend_one(objective, take(models, i), c, keys[i], how) for i, c in enumerate(clients)]
-            _compare(f"descent with {how}", got_rows, stack([end.params for end in ends]))
-            _compare(f"the loss before descent with {how}", {"": got}, {"": torch.stack([end.loss for end in ends])})
+        for some in [[0], [1]] if alone else [[0, 1]]:
+            stacked, own_keys = Examples(*(t[some] for t in on)), keys[some]
+            _compare_measures(kernels, objective, clients, stacked, some)
+            steepest = _compare_gradients(kernels, objective, clients, stacked, own_keys, some)
+            for how in _within_reach(steepest):
+                _compare_descents(kernels, objective, clients, stacked, own_keys, some, how)
     except _Differs as difference:
         return str(difference)
     except InvalidInput:  # the model is at fault, whatever the kernel
@@ -252,9 +265,67 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
     return None
 
 
-def _within_reach(gradients: list[Params]) -> list[Descent]:
+def _fresh(objective: Objective, number: int) -> Params:
+    return objective.init(fold(root(0), number))
+
+
+def _fresh_stack(objective: Objective, numbers: Sequence[int]) -> Params:
+    """A stack of fresh models, each copied into it before the next is made."""
+    models: Params = {}
+    for place, number in enumerate(numbers):
+        for name, value in _fresh(objective, number).items():
+            if name not in models:
+                models[name] = value.new_empty(len(numbers), *value.shape)
+            models[name][place] = value
+    return models
+
+
+def _compare_measures(
+    kernels: Kernels, objective: Objective, clients: list[Examples], on: Examples, some: list[int]
+) -> None:
+    """Compare the losses of two models at these clients, which share them or have them in an order of their own."""
+    for shared in (True, False):
+        given = _fresh_stack(objective, [0, 1] if shared else [number for i in some for number in (i, 1 - i)])
+        if not shared:
+            given = {name: p.unflatten(0, (len(some), 2)) for name, p in given.items()}
+        got = kernels.measure("losses", objective, given, on, shared=shared)
+        each = [given if shared else take(given, place) for place in range(len(some))]
+        want = [measure_one("losses", objective, own, clients[i]) for own, i in zip(each, some, strict=True)]
+        _compare("losses", {"": got}, {"": torch.stack(want)})
+        del given, each  # before the next ones are made
+
+
+def _compare_gradients(
+    kernels: Kernels, objective: Objective, clients: list[Examples], on: Examples, keys: Tensor, some: list[int]
+) -> float:
+    """Compare the gradients of these clients' models; returns the norm of the largest."""
+    models, steepest = _fresh_stack(objective, some), 0.0
+    got = kernels.gradient(objective, models, on, keys)
+    for place, i in enumerate(some):
+        row = gradient_one(objective, take(models, place), clients[i], Draws(keys[place]))
+        _compare("gradient", take(got, place), row)
+        steepest = max(steepest, float(sum(g.square().sum() for g in row.values())) ** 0.5)
+    return steepest
+
+
+def _compare_descents(
+    kernels: Kernels,
+    objective: Objective,
+    clients: list[Examples],
+    on: Examples,
+    keys: Tensor,
+    some: list[int],
+    how: Descent,
+) -> None:
+    got, losses = kernels.descend(objective, _fresh_stack(objective, some), on, keys, how, own=True)
+    for place, i in enumerate(some):
+        end = descend_one(objective, _fresh(objective, i), clients[i], keys[place], how, own=True)
+        _compare(f"descent with {how}", take(got, place), end.params)
+        _compare(f"the loss before descent with {how}", {"": losses[place]}, {"": end.loss})
+
+
+def _within_reach(steepest: float) -> list[Descent]:
     """The descents to compare, with step sizes reduced for steep losses: in a diverging descent, rounding grows too."""
-    steepest = max(float(sum(g.square().sum() for g in row.values())) ** 0.5 for row in gradients)
     return [replace(how, lr=how.lr / steepest) if 1 < steepest < float("inf") else how for how in DESCENTS]
 
 
@@ -278,7 +349,8 @@ def _compare(what: str, got: Params, want: Params) -> None:
 def _close(got: Tensor, want: Tensor) -> bool:
     """Whether two results differ by rounding only; NaN equals NaN, since a fresh model's losses may be NaN anywhere."""
     tolerance = 1e-9 if want.dtype == torch.float64 else 1e-3
-    return torch.allclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
+    blocks = zip(*(t.reshape(-1).split(COMPARED_AT_ONCE) for t in torch.broadcast_tensors(got, want)), strict=True)
+    return all(torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True) for a, b in blocks)
 
 
 def _padded(clients: list[Examples], padding: int = 1) -> Examples:

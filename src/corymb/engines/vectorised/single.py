@@ -106,6 +106,7 @@ def descend_single(
             tapes.note(objective, drawn)
         if slopes:
             stepper.step(slopes)
+        del slopes  # else a large model's would be kept until the next ones are complete
         before = before if draws.step else loss
     return before
 

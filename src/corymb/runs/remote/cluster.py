@@ -30,6 +30,7 @@ START_SECONDS = 300.0
 def cluster(settings: RunSettings, data: FederatedDataset, *, keeps_memory: bool, allow: Sequence[str] = ()) -> Engine:
     """An engine whose clients are spread over the actors of a Ray cluster."""
     require(settings.kernel is None, "Each actor chooses its own kernel: leave out kernel.")
+    require(settings.memory == "auto", "Each actor chooses its own memory: leave out memory.")
     try:
         from corymb.engines.ray import RayTransport
     except ModuleNotFoundError as error:

@@ -55,6 +55,7 @@ def federation(
     split_address(address)
     for name in ("kernel", "threads", "client_seconds"):
         require(getattr(settings, name) is None, f"Nodes choose their own {name}: leave it out.")
+    require(settings.memory == "auto", "Nodes choose their own memory: leave it out.")
     require(settings.device in ("auto", "cpu"), f"Nodes choose their own device: leave out {settings.device!r}.")
     try:
         from corymb.engines.flower.driver import connect
