@@ -94,6 +94,15 @@ def test_a_batch_is_no_wider_than_what_the_largest_client_has():
     assert sampled.shape == (2, 4)
 
 
+@pytest.mark.parametrize("how", [Descent(epochs=2, batch=10), Descent(steps=50, batch=10)], ids=["epochs", "steps"])
+def test_only_clients_that_begin_a_pass_draw_its_order(how, monkeypatch):
+    """A client with a single batch begins one at every step; it must not make all others draw theirs again."""
+    sizes, drawn, order = [5] * 49 + [1000], list[int](), Batches._order
+    monkeypatch.setattr(Batches, "_order", lambda self, key: (drawn.append(self.weight.numel()), order(self, key))[1])
+    list(Batches(how, padded(sizes, 0), keys.fold(keys.root(0), torch.arange(50))))
+    assert sum(drawn) <= 50 * 1000 + 1000 + 49 * 50 * 5  # all at first, the largest again, the small ones each time
+
+
 def test_epochs_are_ordered_differently():
     rows = [tuple(rows.tolist()) for rows, _ in Batches(Descent(epochs=5, batch=8), torch.ones(8), keys.root(0))]
     assert len(set(rows)) == 5

@@ -122,16 +122,25 @@ class Batches:
         if self.weight.dim() == 1:
             yield from ((rows, None) for rows in self._of_single_client(how.batch))
             return
-        sizes = (self.weight > 0).sum(-1)  # n
+        real = self.weight > 0
+        sizes = real.sum(-1)  # n
         passes = ((sizes + how.batch - 1) // how.batch).clamp_min(1)  # steps per pass
         steps = torch.full_like(passes, how.steps or 1) if how.epochs is None else how.epochs * passes
-        lengths = set(passes.flatten().tolist())  # outside the loop: it synchronises with a GPU
+        ends = torch.where(real, torch.arange(1, real.shape[-1] + 1, device=real.device), 0).amax(-1)
+        *lists, last_rows = torch.stack([passes, steps, ends]).tolist()  # outside the loop: it synchronises with a GPU
+        starts = _Starts(*lists)
         order = torch.empty(0)
         wide = min(how.batch, self.weight.shape[-1])  # a wider batch would be padding for every client
-        last, first = int(steps.max()), int(steps.min())
+        last, first = max(lists[1]), min(lists[1])
         for step in range(last):
-            if any(step % length == 0 for length in lengths):
+            some = starts.at(step)
+            if some is None:
                 order = self._order(fold(self.key, step // passes))
+            elif some:
+                which = torch.tensor(some, device=order.device)
+                longest = max(last_rows[client] for client in some)  # behind it there is only padding
+                part = Batches(how, self.weight[which, :longest], self.key[which])
+                order[:, :longest].index_copy_(0, which, part._order(fold(part.key, step // passes[which])))
             places = (step % passes * how.batch).unsqueeze(-1) + torch.arange(wide, device=order.device)
             rows = order.gather(-1, places.clamp_max(order.shape[-1] - 1))
             inside = places < sizes.unsqueeze(-1)
@@ -190,6 +199,22 @@ class Batches:
         return next(iter(Batches(larger, weight, fold(key, "curvature"))))[0]
 
 
+class _Starts:
+    """The steps at which each of n clients begins a pass over its examples, and draws their order anew."""
+
+    def __init__(self, passes: list[int], steps: list[int]) -> None:
+        self._passes, self._steps, self._due = passes, steps, {0: list(range(len(steps)))}
+
+    def at(self, step: int) -> list[int] | None:
+        """The clients that begin a pass at a step; None if all do. Steps must be asked for in order."""
+        begin = self._due.pop(step, [])
+        for client in begin:
+            following = step + self._passes[client]
+            if following < self._steps[client]:
+                self._due.setdefault(following, []).append(client)
+        return None if len(begin) == len(self._steps) else begin
+
+
 def can_fuse(params: list[Tensor], grads: list[Tensor], active: Tensor | None) -> bool:
     """Whether torch's fused optimisers can step these tensors: they read memory from end to end.
 
@@ -215,6 +240,12 @@ class Stepper:
         slots = 2 if how.optimiser == "adam" else 1 if how.momentum else 0
         self.state = [[torch.zeros_like(p) for p in params] for _ in range(slots)]
         self.taken = 0
+
+    def keep_last(self, clients: int) -> None:
+        """Step only the last clients of the stack from now on."""
+        kept = ([t[-clients:] for t in tensors] for tensors in (self.params, self.start, *self.state))
+        self.params, self.start, *self.state = kept
+        self.part = None if self.part is None else self.part[-clients:]
 
     def step(self, grads: list[Tensor], active: Tensor | None = None) -> None:
         """θ ← θ − lr · direction, for the active clients."""

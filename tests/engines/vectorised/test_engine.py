@@ -100,6 +100,16 @@ def test_clients_of_different_sizes_share_chunks_if_they_use_batches(batch, chun
     assert calls[1:] == chunks  # the first is one client, by which the need is seen
 
 
+def test_a_chunk_on_a_cpu_is_not_mostly_padding():
+    """One client a thousand times as large as the others would have them padded to its size, at every call."""
+    engine, calls = VectorisedEngine(OBJECTIVE, regression([20] * 99 + [20_000]), DOUBLE), []
+    work = engine._under_vmap
+    engine._under_vmap = lambda call, ids, *rest: (calls.append(engine.sizes[ids].tolist()), work(call, ids, *rest))[1]
+    Federation(engine).clients.map(train, MODEL, how=Descent(lr=0.01, epochs=1, batch=10))
+    assert [20] * 99 in calls
+    assert max(len(sizes) * max(sizes) / sum(sizes) for sizes in calls) == 1
+
+
 @pytest.mark.parametrize(("batch", "chunks"), [(10, [4, 1]), (None, [1, 1, 1, 1])])
 def test_on_a_gpu_clients_that_also_measure_all_examples_share_chunks(batch, chunks):
     sizes, calls = [500, 1_500, 4_500, 13_500], []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,6 +27,10 @@ class Places(NamedTuple):
     weight: Tensor
     """The weights of the examples; 0 for a row that does not count."""
 
+    def last(self, clients: int) -> Places:
+        """The places of the last clients."""
+        return Places(*(t[-clients:] for t in self))
+
     @staticmethod
     def of(rows: Tensor, weight: Tensor, active: Tensor | None = None) -> Places:
         """The places of these rows; clients that are not active get weight 0."""
@@ -49,17 +53,60 @@ def some_rows(on: Examples, rows: Tensor) -> Examples:
     return Places.of(rows, on.weight).examples(*_flat(on))
 
 
-def steps_of(on: Examples, key: Key, how: Descent, *, padded: bool = True) -> Iterator[Step]:
-    """The steps of a descent. Without `padded`, for clients of equal size, a short last batch is not filled up."""
+def steps_of(on: Examples, key: Key, how: Descent, *, padded: bool = True, shrinks: bool = False) -> Iterator[Step]:
+    """The steps of a descent. Without `padded`, for clients of equal size, a short last batch is not filled up.
+
+    If the stack `shrinks`, the first clients are left out once they have finished (`stack_sizes`).
+    """
     x, y = _flat(on) if how.batch is not None else (on.x, on.y)
     m = on.weight.shape[1]
+    sizes = stack_sizes(how, on.weight) if shrinks else []
     for step, (rows, active) in enumerate(Batches(how, on.weight, key)):
         if rows is None:
             yield on, active, Draws(key, step)
             continue
         if how.batch is not None and not padded:
             rows = rows[:, : m - step % -(-m // how.batch) * how.batch]
-        yield Places.of(rows, on.weight, active).examples(x, y), active, Draws(key, step, rows)
+        places = Places.of(rows, on.weight, active)
+        yield _step(places, active, key, step, x, y, sizes[step] if sizes else len(rows))
+
+
+def _step(places: Places, active: Tensor | None, key: Key, step: int, x: Tensor, y: Tensor, clients: int) -> Step:
+    """A step of the last clients of a stack."""
+    if clients < len(places.rows):
+        places, key, active = places.last(clients), key[-clients:], None if active is None else active[-clients:]
+    return places.examples(x, y), active, Draws(key, step, places.rows)
+
+
+def stack_sizes(how: Descent, weight: Tensor) -> list[int]:
+    """For every step of a stack on a CPU, how many clients it still has; empty if all take equally many steps.
+
+    A client with more examples takes more steps in an epoch, and clients are sorted by size. Once enough of the first
+    ones have finished, the stack is cut to the others, so that steps compute little that is not used. It is cut to
+    powers of two and to the numbers halfway between them, so that different stacks have steps of the same shapes, which
+    are recorded once (`tape`).
+
+    >>> stack_sizes(Descent(epochs=2, batch=1), torch.tensor([[1.0, 0, 0], [1, 0, 0], [1, 0, 0], [1, 1, 1]]))
+    [4, 4, 1, 1, 1, 1]
+    """
+    if how.epochs is None or how.batch is None:
+        return []
+    each = (how.epochs * ((weight > 0).sum(1) + how.batch - 1).floor_divide(how.batch).clamp_min(1)).tolist()
+    if min(each) == max(each):
+        return []
+    sizes, clients, finished = list[int](), len(each), 0
+    for step in range(max(each)):
+        while each[finished] <= step:
+            finished += 1
+        clients = min(clients, _rounded_up(len(each) - finished))
+        sizes.append(clients)
+    return sizes
+
+
+def _rounded_up(number: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
+    power = 1 << (number - 1).bit_length()
+    return power * 3 // 4 if 4 * number <= 3 * power else power
 
 
 def number_of_steps(how: Descent, examples: int) -> int:
@@ -86,13 +133,13 @@ class DrawnSteps:
         each = (how.batch or 0) * (how.steps or 1) if how.epochs is None else how.epochs * on.weight.shape[1]
         return len(on.weight) * each <= MAX_DRAWN_ROWS
 
-    def of(self, some: slice) -> Iterator[Step]:
-        """The steps of some clients."""
-        key = self._key[some]
-        for step, (all_places, active) in enumerate(self._steps):
+    def of(self, some: slice, sizes: Sequence[int] = ()) -> Iterator[Step]:
+        """The steps of some clients; `sizes` has how many of them are left at every step (`stack_sizes`)."""
+        key, clients = self._key[some], some.stop - some.start
+        for step, (all_places, active) in enumerate(self._steps[: len(sizes) or None]):
+            own = None if active is None else active[some]
             places = Places(*(t[some] for t in all_places))
-            draws = Draws(key, step, places.rows)
-            yield places.examples(self._x, self._y), None if active is None else active[some], draws
+            yield _step(places, own, key, step, self._x, self._y, sizes[step] if sizes else clients)
 
 
 def _flat(on: Examples) -> tuple[Tensor, Tensor]:

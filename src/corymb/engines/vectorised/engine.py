@@ -39,6 +39,9 @@ CPU_BUDGET = 2**29
 """Bytes of a chunk on a CPU, by conservative estimates; larger chunks are not faster."""
 CHEAP_PADDING = 1024
 """Up to this many padded values per client cost less than another chunk."""
+MAX_PADDED = 4
+"""On a CPU, a chunk has at most this many times the rows of its clients' examples: padding is copied even if it
+is never computed with."""
 MIN_TRIAL, MAX_TRIAL = 64, 1024
 """The least and the most examples on which the memory need of a client function is measured on a CPU."""
 TRIAL_BYTES = 2**23
@@ -236,6 +239,10 @@ class VectorisedEngine:
         first = int(passing[0])
         cheap = max(8, CHEAP_PADDING // max(1, self.host.examples["train"].x[:1].numel()))
         n = min(self._most, int((passing <= max(MAX_SIZE_RATIO * first, first + cheap)).sum()))
+        if self.host.device.type == "cpu":
+            counts = torch.arange(1, n + 1)
+            padded = (sizes[:n] - cheap).clamp_min(0) * counts
+            n = 1 + int((padded <= MAX_PADDED * sizes[:n].cumsum(0)).nonzero().max())
         low, high = 1, n
         if self._bytes_of_chunk(n, int(sizes[n - 1]), need) <= self.budget:
             return n

@@ -26,6 +26,7 @@ from tests.tiny import farthest
 
 HOW = Descent(lr=0.1, steps=5, batch=2)
 EPOCHS = Descent(lr=0.1, epochs=2, batch=3, momentum=0.5)
+PLAIN_EPOCHS = replace(EPOCHS, momentum=0.0)
 CLIENTS = 7
 
 
@@ -68,7 +69,10 @@ def on_threads(monkeypatch) -> set[threading.Thread]:
 
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.parametrize(("kernel", "how"), [("fused", HOW), ("serial", HOW), ("serial", EPOCHS), ("layers", HOW)])
+@pytest.mark.parametrize(
+    ("kernel", "how"),
+    [("fused", HOW), ("fused", PLAIN_EPOCHS), ("serial", HOW), ("serial", EPOCHS), ("layers", HOW)],
+)
 def test_clients_on_several_threads_have_the_bits_of_one_thread(kernel, how, threads, own, monkeypatch, on_threads):
     objective = objective_of()
     several, before = several_threads(objective, monkeypatch, threads, kernel), torch.get_num_threads()

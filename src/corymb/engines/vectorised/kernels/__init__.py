@@ -174,7 +174,9 @@ class Kernels:
         """Every client's descent from its own model, and its loss at the first step: n rows."""
         self.watch.note_stack(on)
         how = self.watch.descent(how)
-        name = self.pick(how, on.weight.shape[1])
+        # A single client's step has two thirds of the operations of a stack's; without batches a span may pay more.
+        alone = len(on.weight) == 1 and how.batch is not None and self.device == "cpu" and self.only is None
+        name = "serial" if alone else self.pick(how, on.weight.shape[1])
         if name == "serial":
             work = self._by_length if self.equal else self._one_by_one
             return work(objective, params, on, key, how, own=own)
@@ -182,7 +184,8 @@ class Kernels:
             return descend_in_groups(
                 self._steps, self.watch, objective, params, on, key, how, few=few, threads=self.threads, own=own
             )
-        batches = steps_of(on, key, how, padded=self.traits.independent)
+        # On a GPU a step's time hardly depends on the number of clients, and a graph is for one number of them.
+        batches = steps_of(on, key, how, padded=self.traits.independent, shrinks=self.device == "cpu")
         return descend_together(self._steps, self.watch, name, objective, params, on, key, how, batches, own=own)
 
     def _clients_in_caches(self, how: Descent) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Examples, Objective
-from corymb.engines.vectorised.batches import DrawnSteps, steps_of
+from corymb.engines.vectorised.batches import DrawnSteps, stack_sizes, steps_of
 from corymb.engines.vectorised.kernels.on_threads import run_on_threads, tape_form
 from corymb.engines.vectorised.kernels.steps import Steps
 from corymb.engines.vectorised.kernels.together import descend_together
@@ -55,13 +55,16 @@ def descend_in_groups(
     losses: dict[int, Tensor] = {}
     drawn = DrawnSteps(on, key, how) if DrawnSteps.fit(on, how) else None
 
+    def left(some: slice) -> list[int]:
+        return stack_sizes(how, on.weight[some])
+
     def train(some: slice, watch: Watch) -> None:
         models = {name: value[some] for name, value in trained.items()}
         if not own:  # copied only now, so that they are in the caches
             for name, value in models.items():
                 value.copy_(params[name][some])
         examples = Examples(*(t[some] for t in on))
-        batches = steps_of(examples, key[some], how) if drawn is None else drawn.of(some)
+        batches = steps_of(examples, key[some], how, shrinks=True) if drawn is None else drawn.of(some, left(some))
         rows, losses[some.start] = descend_together(
             steps, watch, "fused", objective, models, examples, key[some], how, batches, own=True
         )
@@ -81,7 +84,7 @@ def descend_in_groups(
         form = tape_form(trained, on)
 
         def key_of(some: slice) -> tuple[Any, ...]:
-            return id(objective), how, form, some.stop - some.start, on.weight.shape[1]
+            return id(objective), how, form, some.stop - some.start, on.weight.shape[1], *dict.fromkeys(left(some))
 
         jobs = even_slices(len(on.weight), few // threads, threads)
         run_on_threads(

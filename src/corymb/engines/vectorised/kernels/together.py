@@ -36,7 +36,11 @@ def descend_together(
     *,
     own: bool,
 ) -> tuple[Params, Tensor]:
-    """The trained models of all clients and their losses before the first step, by the fused or the foreach kernel."""
+    """The trained models of all clients and their losses before the first step, by the fused or the foreach kernel.
+
+    `batches` may leave out the first clients once they have finished; the steps of the others go on in their part of
+    the stack.
+    """
     total, part = number_of_steps(how, on.weight.shape[1]), None
     if how.safe:
         part = _safe_part(steps, objective, params, on, key, how)
@@ -49,7 +53,7 @@ def descend_together(
     rates = torch.full_like(on.weight[:, 0], lr) if part is None else lr * part
     if name == "fused" and steps.uses_graphs:  # a graph takes step sizes as an input; the steps before it do so too
         lr, part = 1.0, rates
-    before, player, stepper, slopes = torch.empty(0), None, None, list[Tensor]()
+    before, player, stepper, slopes, whole = torch.empty(0), None, None, list[Tensor](), params
     for taken, (batch, active, draws) in enumerate(batches):
         watch.report(taken / total)
         first = not draws.step
@@ -61,6 +65,12 @@ def descend_together(
                 stepper.params = list(params.values())  # from here on it steps these, with its momentum so far
         if first and player is None and not own:
             params = {**params, **copied({n: params[n] for n in start if n in params})}
+        whole = params if first else whole
+        if (left := len(batch.weight)) < len(rates):
+            params = {n: p[-left:] for n, p in params.items()}
+            rates, part = rates[-left:], None if part is None else part[-left:]
+            if stepper is not None:
+                stepper.keep_last(left)
         if first and name != "fused":
             stepper = Stepper(how, list(params.values()), part, stacked=True)
         if player is not None:
@@ -77,8 +87,8 @@ def descend_together(
         before = loss if first else before
     watch.report(1.0)
     if player is not None:
-        params = {n: p.clone() for n, p in params.items()}
-    return (params if span is None else span.end(params, start, on, lr, own=own)), before
+        whole = {n: p.clone() for n, p in params.items()}
+    return (whole if span is None else span.end(whole, start, on, lr, own=own)), before
 
 
 def _safe_part(steps: Steps, objective: Objective, params: Params, on: Examples, key: Key, how: Descent) -> Tensor:
