@@ -183,6 +183,20 @@ def test_steps_do_not_depend_on_how_tensors_lie_in_memory(how):
     assert farthest(mixed, plain) == 0
 
 
+@pytest.mark.parametrize("how", [Descent(lr=0.1, momentum=0.9), Descent(lr=0.05, optimiser="adam")])
+def test_parameters_of_several_types_step_together(how):
+    """As those of a model that keeps one layer in double precision."""
+    kinds = torch.float32, torch.float64
+    both, alone = [torch.ones(3, dtype=kind) for kind in kinds], [torch.ones(3, dtype=kind) for kind in kinds]
+    stepper, steppers = Stepper(how, both), [Stepper(how, [p]) for p in alone]
+    for step in range(3):
+        grads = [torch.arange(3, dtype=kind) - step for kind in kinds]
+        stepper.step(grads)
+        for one, grad in zip(steppers, grads, strict=True):
+            one.step([grad])
+    assert farthest(both, alone) < 1e-6
+
+
 def test_fused_steps_are_counted_exactly_whatever_the_default_type_is():
     def end() -> torch.Tensor:
         stepper = Stepper(Descent(lr=0.1, optimiser="adam"), [torch.zeros(3, dtype=torch.float32)])

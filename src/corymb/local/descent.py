@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 from corymb.keys import Key, fold, fold_number, no_transform_active
 from corymb.settings import check_types, require
@@ -216,13 +214,15 @@ class _Starts:
 
 
 def can_fuse(params: list[Tensor], grads: list[Tensor], active: Tensor | None) -> bool:
-    """Whether torch's fused optimisers can step these tensors: they read memory from end to end.
+    """Whether torch's fused operations can step these tensors: they read memory from end to end, of a single type.
 
     Clients that have finished get their models back after the step, which only a CPU can do without waiting.
     """
-    plain = all(p.is_contiguous() and p.dtype == g.dtype for p, g in zip(params, grads, strict=True))
-    kinds = ("cpu", "cuda") if active is None else ("cpu",)
-    return plain and bool(params) and params[0].device.type in kinds and no_transform_active()
+    if not params or params[0].device.type not in (("cpu", "cuda") if active is None else ("cpu",)):
+        return False
+    kind = params[0].dtype
+    plain = all(p.is_contiguous() and p.dtype == g.dtype == kind for p, g in zip(params, grads, strict=True))
+    return plain and no_transform_active()
 
 
 class Stepper:
@@ -294,39 +294,19 @@ class Stepper:
         return list(torch._foreach_div(torch._foreach_div(first, 1 - BETA_1**self.taken), scale))
 
     def _fused_step(self, grads: list[Tensor]) -> None:
-        """The step by torch's fused optimisers, which read and write every entry once."""
+        """The step by torch's fused operations, which read and write every entry once.
+
+        They are called without the functions of `torch.optim`, which take longer than a step of a small model.
+        """
         how, grads = self.how, [grad.contiguous() for grad in grads]
+        given = {"lr": how.lr, "weight_decay": 0.0}
         if how.optimiser == "sgd":
-            momenta = cast("list[Tensor | None]", self.state[0])
-            sgd(
-                self.params,
-                grads,
-                momenta,
-                lr=how.lr,
-                momentum=how.momentum,
-                dampening=0.0,
-                weight_decay=0.0,
-                nesterov=False,
-                maximize=False,
-                fused=True,
-            )
+            given |= {"momentum": how.momentum, "dampening": 0.0}
+            flags = {"nesterov": False, "maximize": False, "is_first_step": False}
+            torch._fused_sgd_(self.params, grads, self.state[0], **given, **flags)  # type: ignore[call-overload]
             return
-        first, second = self.state
-        # Counts, which may not have the default type of a process that set a short one.
-        before = torch.full((len(grads),), self.taken - 1.0, dtype=torch.float32, device=grads[0].device)
-        adam(
-            self.params,
-            grads,
-            first,
-            second,
-            [],
-            list(before.unbind()),
-            lr=how.lr,
-            beta1=BETA_1,
-            beta2=BETA_2,
-            eps=EPSILON,
-            weight_decay=0.0,
-            amsgrad=False,
-            maximize=False,
-            fused=True,
-        )
+        # Counts in float32, not in the default type of a process that set a shorter one.
+        taken = torch.full((len(grads),), float(self.taken), dtype=torch.float32, device=grads[0].device).unbind()
+        given |= {"beta1": BETA_1, "beta2": BETA_2, "eps": EPSILON}
+        flags = {"amsgrad": False, "maximize": False}
+        torch._fused_adam_(self.params, grads, *self.state, [], list(taken), **given, **flags)  # type: ignore[call-overload]
