@@ -71,7 +71,7 @@ class FederatedDataset:
 
     name: str
     names: Sequence[str]
-    """Clients' names: unique, not empty. Keys and splits follow names, not positions."""
+    """Clients' names: unique, not empty; equal to a tuple of them. Keys and splits follow names, not positions."""
     train: Ragged
     test: Ragged
     """Test examples; a client may have none."""
