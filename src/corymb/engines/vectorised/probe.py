@@ -23,7 +23,7 @@ from corymb.engines.isolation import isolated
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.packed import padding_is_free
 from corymb.engines.vectorised.traits import Traits, traits_of
-from corymb.keys import fold, root
+from corymb.keys import Key, fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one, gradient_one, measure_one, training_losses
 from corymb.settings import InvalidInput
@@ -229,20 +229,9 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
     on = _padded(clients, padding)
     keys = fold(root(1), torch.arange(2, device=on.weight.device))
     try:
-        for shared in (True, False):
-            given = models if shared else {name: torch.stack([p, p.flip(0)]) for name, p in models.items()}
-            got = kernels.measure("losses", objective, given, on, shared=shared)
-            each = [given if shared else take(given, i) for i in range(2)]
-            want = torch.stack([measure_one("losses", objective, each[i], c) for i, c in enumerate(clients)])
-            _compare("losses", {"": got}, {"": want})
-        got_rows = kernels.gradient(objective, models, on, keys)
-        rows = [gradient_one(objective, take(models, i), c, Draws(keys[i])) for i, c in enumerate(clients)]
-        _compare("gradient", got_rows, stack(rows))
-        for how in _within_reach(rows):
-            got_rows, got = kernels.descend(objective, models, on, keys, how)
-            ends = [descend_one(objective, take(models, i), c, keys[i], how) for i, c in enumerate(clients)]
-            _compare(f"descent with {how}", got_rows, stack([end.params for end in ends]))
-            _compare(f"the loss before descent with {how}", {"": got}, {"": torch.stack([end.loss for end in ends])})
+        _compare_losses(kernels, objective, models, on, clients)
+        for how in _compare_gradients(kernels, objective, models, on, clients, keys):
+            _compare_descents(kernels, objective, models, on, clients, keys, how)
     except _Differs as difference:
         return str(difference)
     except InvalidInput:  # the model is at fault, whatever the kernel
@@ -252,9 +241,50 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
     return None
 
 
-def _within_reach(gradients: list[Params]) -> list[Descent]:
+# Comparisons are functions of their own, client by client, so that few copies of a large model are alive at a time.
+
+
+def _compare_losses(
+    kernels: Kernels, objective: Objective, models: Params, on: Examples, clients: list[Examples]
+) -> None:
+    for shared in (True, False):
+        given = models if shared else {name: torch.stack([p, p.flip(0)]) for name, p in models.items()}
+        got = kernels.measure("losses", objective, given, on, shared=shared)
+        each = [given if shared else take(given, i) for i in range(len(clients))]
+        want = torch.stack([measure_one("losses", objective, each[i], c) for i, c in enumerate(clients)])
+        _compare("losses", {"": got}, {"": want})
+
+
+def _compare_gradients(
+    kernels: Kernels, objective: Objective, models: Params, on: Examples, clients: list[Examples], keys: Key
+) -> list[Descent]:
+    """Compare gradients; returns the descents to compare."""
+    got, steepest = kernels.gradient(objective, models, on, keys), list[float]()
+    for i, client in enumerate(clients):
+        want = gradient_one(objective, take(models, i), client, Draws(keys[i]))
+        _compare("gradient", take(got, i), want)
+        steepest.append(float(sum(g.square().sum() for g in want.values())) ** 0.5)
+    return _within_reach(max(steepest))
+
+
+def _compare_descents(
+    kernels: Kernels,
+    objective: Objective,
+    models: Params,
+    on: Examples,
+    clients: list[Examples],
+    keys: Key,
+    how: Descent,
+) -> None:
+    got, losses = kernels.descend(objective, models, on, keys, how)
+    for i, client in enumerate(clients):
+        want = descend_one(objective, take(models, i), client, keys[i], how)
+        _compare(f"descent with {how}", take(got, i), want.params)
+        _compare(f"the loss before descent with {how}", {"": losses[i]}, {"": want.loss})
+
+
+def _within_reach(steepest: float) -> list[Descent]:
     """The descents to compare, with step sizes reduced for steep losses: in a diverging descent, rounding grows too."""
-    steepest = max(float(sum(g.square().sum() for g in row.values())) ** 0.5 for row in gradients)
     return [replace(how, lr=how.lr / steepest) if 1 < steepest < float("inf") else how for how in DESCENTS]
 
 
