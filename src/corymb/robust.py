@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from corymb.core.reductions import sorted_columns
 from corymb.settings import require
 from corymb.trees import Params, align_leading, count
 
@@ -30,7 +31,7 @@ def group_trimmed_mean(rows: Params, labels: Tensor, empty: Params, *, trim: flo
 
     def middle(values: Tensor) -> Tensor:
         drop = trimmed(len(values), trim)
-        return values.sort(dim=0).values[drop : len(values) - drop].mean(0) if drop else values.mean(0)
+        return sorted_columns(values)[drop : len(values) - drop].mean(0) if drop else values.mean(0)
 
     return _in_groups(rows, labels, empty, middle, block)
 
@@ -40,7 +41,7 @@ def group_median(rows: Params, labels: Tensor, empty: Params, *, block: int = BL
 
     def middle(values: Tensor) -> Tensor:
         half = (len(values) - 1) // 2
-        return values.sort(dim=0).values[half : len(values) - half].mean(0)
+        return sorted_columns(values)[half : len(values) - half].mean(0)
 
     return _in_groups(rows, labels, empty, middle, block)
 
