@@ -434,7 +434,7 @@ def test_a_node_that_is_gone_costs_the_patience_once_and_is_named_once(timed):
         "node node-1 did not answer within 300 s (patience): its clients are left out until it is back, and calls no "
         "longer wait for it"
     ]
-    assert rejected["client-1"] == "node node-1: it missed an earlier call and has not been back since"
+    assert rejected["client-1"] == "node node-1: it missed an earlier call and was not back yet"
 
 
 def test_calls_do_not_wait_at_all_for_a_missed_node_that_is_offline_or_for_one_in_a_new_session(timed):

@@ -363,7 +363,7 @@ def explain(error: BaseException) -> tuple[Exit, str]:
 
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED, error_text(error) or "Stopped before the first round was complete; there is no result."
-    text = _missing(error) or _left_over(error) or _with_nested(error) or error_text(error).strip()
+    text = _missing(error) or _left_over(error) or _for_nodes(error) or _with_nested(error) or error_text(error).strip()
     line = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (InvalidInput, CycloptsError)):
         return Exit.BAD_INPUT, line
@@ -401,6 +401,22 @@ def _left_over(error: BaseException) -> str:
     if {word.lower() for word in words} & {"true", "false", "yes", "no", "on", "off"}:
         line += " A switch takes no value: --guard turns it on, --no-guard turns it off."
     return line
+
+
+def _for_nodes(error: BaseException) -> str:
+    """The message for an option of `corymb flower node` that is given to `run` or `up`; empty for any other error."""
+    from cyclopts import UnknownOptionError
+
+    words = tuple(getattr(error, "command_chain", None) or ())
+    if not isinstance(error, UnknownOptionError) or words not in (("flower", "run"), ("flower", "up")):
+        return ""
+    name = (error.token.keyword or error.token.value).removeprefix("--").partition("=")[0]
+    if name not in ("engine", "device", "precision", "memory", "client_seconds", "poll"):
+        return ""
+    return (
+        f"--{name} is an option of each node: `corymb flower node --{name} …`, or, for nodes that `corymb flower up` "
+        f"starts, `{name} = …` under [node] in federation.toml."
+    )
 
 
 def _with_nested(error: BaseException) -> str:

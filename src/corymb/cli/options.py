@@ -73,7 +73,7 @@ def _option(
     parameter = Parameter(
         name=called,
         help=text,
-        converter=None if hint is bool else _Reader(hint),
+        converter=None if hint is bool else Reader(hint),
         show_default=(lambda _: shown) if shown else False,
         negative_bool="no_",
         negative_iterable=() if several is not None and _is_fixed(several) else None,
@@ -109,7 +109,7 @@ def _is_fixed(several: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Reader:
+class Reader:
     """Converts text to a type strictly: 2.5 is not an integer, and 20 does not become 20.0."""
 
     hint: Any

@@ -491,7 +491,7 @@ class RemoteEngine:
                 self._locate([host for host in pending if host not in absent])
         for host in pending:
             if host in absent:
-                yield host, "it missed an earlier call and has not been back since"
+                yield host, "it missed an earlier call and was not back yet"
                 continue
             if host in asked_at_once:  # one that returned meanwhile had less time than the others
                 self._note_missed(host, waiting)

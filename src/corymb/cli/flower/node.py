@@ -13,6 +13,7 @@ from corymb.cli.flower.admission import check_files, connection_problem
 from corymb.cli.flower.folder import free_port, make_secret
 from corymb.cli.flower.node_settings import READY, NodeSettings, report, write_settings
 from corymb.cli.flower.supervise import keep_running
+from corymb.cli.options import Reader
 from corymb.runs.settings import Memory, Precision, check_memory
 from corymb.settings import InvalidInput, check_node_name, require, split_address
 
@@ -42,7 +43,9 @@ def node(
     ] = "vectorised",
     device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     precision: Annotated[Precision, Parameter(help="Precision of arithmetic; the same on all nodes.")] = "float32",
-    memory: Annotated[Memory, Parameter(help="Bytes of memory for the clients that run at once.")] = "auto",
+    memory: Annotated[
+        Memory, Parameter(help="Bytes of memory for the clients that run at once.", converter=Reader(Memory))
+    ] = "auto",
     client_seconds: Annotated[float | None, Parameter(help="Stop a client's work after this many seconds.")] = None,
     poll: Annotated[float, Parameter(help="Seconds between two polls for messages.")] = 1.0,
     stock: Annotated[
