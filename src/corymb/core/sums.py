@@ -106,9 +106,17 @@ def _sums_at_once(value: Tensor, weight: Tensor) -> Tensor:
     )
     if not wide:
         return _weighted_sum(value, weight, own=False)
-    total = value.new_zeros(weight.shape[1], *value.shape[1:], dtype=type_of_sum(value.dtype, weight.dtype))
+    total = value.new_empty(weight.shape[1], *value.shape[1:], dtype=type_of_sum(value.dtype, weight.dtype))
+    begun = set[int]()
     for i, j in weight.nonzero().tolist():
-        total[j].add_(value[i].to(total.dtype), alpha=float(weight[i, j]))
+        row, factor = value[i].to(total.dtype), float(weight[i, j])
+        if j in begun:
+            total[j].add_(row, alpha=factor)
+        else:  # instead of zeros first: a pass over a model less
+            torch.mul(row, factor, out=total[j])
+        begun.add(j)
+    for j in set(range(len(total))) - begun:
+        total[j].zero_()
     return total
 
 

@@ -6,7 +6,7 @@ from torch.func import vmap
 from torch.nn.functional import linear
 
 from corymb.engines.vectorised import products
-from corymb.engines.vectorised.products import Products, stacked_linear, step_stacked
+from corymb.engines.vectorised.products import Products, stacked_gradient, stacked_linear, step_stacked
 
 needs_onednn = pytest.mark.skipif(not products._works(), reason="this torch has no oneDNN")
 
@@ -60,6 +60,17 @@ def test_several_threads_share_the_clients_of_a_stack(called, threads, layers, s
     step_stacked(weight, grad, x, 0.1)
     torch.testing.assert_close(weight, want)
     assert len(called) == layers + steps
+
+
+@needs_onednn
+def test_gradients_of_a_stack(called):
+    grad, x = drawn(3, 8, 6), drawn(3, 8, 5)
+    got = stacked_gradient(grad, x)
+    torch.testing.assert_close(got, grad.mT @ x)
+    assert got.is_contiguous()
+    assert called == [(6, 8)] * 3
+    torch.testing.assert_close(stacked_gradient(grad[:, :7], x[:, :7]), grad[:, :7].mT @ x[:, :7])
+    assert len(called) == 3
 
 
 @needs_onednn

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from corymb.core.objective import Examples
+from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised.kernels import Kernels, one_by_one
+from corymb.engines.vectorised.kernels.steps import gradients
 from corymb.engines.vectorised.traits import traits_of
 from corymb.keys import fold, root
 from corymb.local import Descent, descent
@@ -186,3 +187,14 @@ def test_steps_are_replayed_unless_they_depend_on_values(how, replayed, wide, st
             for n in params:
                 torch.testing.assert_close(got[n][i], want.params[n], rtol=0, atol=1e-12)
     assert any(player.trusted for player in kernels.tapes.kept.values()) == replayed
+
+
+@pytest.mark.parametrize("kernel", ["foreach", "fused"])
+def test_gradients_lie_in_memory_as_the_models_do(kernel):
+    """Whoever reads them row by row would copy them otherwise: all that measures and adds up replies."""
+    network = layers(nn.Flatten(), nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+    objective, params, on, key, kernels = job(network)
+    got = replace(kernels, only=kernel).gradient(objective, params, on, key)
+    assert all(got[name].is_contiguous() for name in params)
+    want, _ = gradients(objective, params, on, Draws(key))
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-12)

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
-from corymb.engines.vectorised.products import stacked_linear, step_stacked
+from corymb.engines.vectorised.products import stacked_gradient, stacked_linear, step_stacked
 from corymb.engines.vectorised.recurrent import at_full_precision
 from corymb.engines.vectorised.span import Reading, Span
 from corymb.engines.vectorised.stacked import stacked_layers
@@ -198,7 +198,7 @@ class _Layer(torch.autograd.Function):
         down = torch.bmm(grad, ctx.weight) if ctx.needs_input_grad[0] else None
         if ctx.target is None:
             bias = None if ctx.bias is None else grad.sum(1).reshape(ctx.bias.shape)
-            return down, torch.bmm(grad.mT, x), bias, None, None, None, None
+            return down, stacked_gradient(grad, x), bias, None, None, None, None
         with at_full_precision(ctx.target):
             grad, x = grad.to(ctx.target.dtype), x.to(ctx.target.dtype)
             step_stacked(ctx.target, grad, x, ctx.lr)

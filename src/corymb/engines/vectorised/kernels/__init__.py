@@ -29,6 +29,7 @@ from corymb.core.client import Examples, Measure, Objective, Pointwise
 from corymb.core.objective import Draws
 from corymb.engines.vectorised.batches import steps_of
 from corymb.engines.vectorised.blocks import mean_of_blocks, passes, rows_in_cache, rows_of_blocks, used_rows
+from corymb.engines.vectorised.fused import stacked_gradients
 from corymb.engines.vectorised.graphs import Graphs
 from corymb.engines.vectorised.kernels.choice import choose
 from corymb.engines.vectorised.kernels.groups import clients_in_caches, descend_in_groups
@@ -40,7 +41,7 @@ from corymb.engines.vectorised.kernels.measures import (
     rows_one_by_one,
 )
 from corymb.engines.vectorised.kernels.one_by_one import descend_one_by_one, first_rows
-from corymb.engines.vectorised.kernels.steps import Steps, gradients
+from corymb.engines.vectorised.kernels.steps import Steps
 from corymb.engines.vectorised.kernels.together import copied, descend_together
 from corymb.engines.vectorised.kernels.watch import Watch
 from corymb.engines.vectorised.stacked import stacked_layers
@@ -48,7 +49,7 @@ from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.traits import Traits
 from corymb.keys import Key
 from corymb.local.descent import Descent
-from corymb.local.reference import gradient_one, measure_one, pointwise
+from corymb.local.reference import as_params, gradient_one, measure_one, pointwise
 from corymb.trees import Params, take
 
 OfBlock = Callable[[Examples, Tensor], Tensor]
@@ -166,7 +167,8 @@ class Kernels:
                 for i, client in enumerate(self._clients(on))
             ]
             return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-        return gradients(objective, params, on, Draws(key), traits=self.traits)[0]
+        _, *slopes = stacked_gradients(objective, params, on, Draws(key), self.traits)
+        return as_params(params, slopes)
 
     def descend(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Any, *, own: bool = False
