@@ -167,7 +167,8 @@ def test_every_way_to_capture_a_step_gives_the_plain_step(precision, how, caplog
 def test_examples_that_do_not_fit_on_the_gpu_are_sent_chunk_by_chunk(pixels, monkeypatch, caplog):
     data = digits(clients=12)
     if pixels:
-        data = replace(data, train=data.train._replace(x=(data.train.x * 16).to(torch.uint8)))
+        parts = {"train": data.train, "test": data.test}
+        data = replace(data, **{name: rows._replace(x=(rows.x * 16).byte()) for name, rows in parts.items()})
     objective, ends = Classification(Network(mlp(64, [8], 10)), 10).to("cuda", torch.float64), []
     for most in (0.5, 0.0):
         monkeypatch.setattr(examples, "MAX_HELD", most)
