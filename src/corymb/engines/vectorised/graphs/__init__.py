@@ -313,7 +313,7 @@ def _add_shared_start(
         check = _Check(plain, params, batch, draws, rates)
         player.shared = _capture_shared_start(player, function, params, draws)
         problem = check.problem(player)
-    except (RuntimeError, NotImplementedError) as error:  # which an exhausted memory is too
+    except Exception as error:  # whatever a model raises in this way of calling it, it trains from copies
         log.info("the first step from one model cannot be captured: %s", first_line(error))
         torch.cuda.synchronize() if batch.x.is_cuda else None
         player.shared = None
